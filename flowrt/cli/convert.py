@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from flowrt.cli.model_files import FORMATS, Asked, read_model, writer_of
+from flowrt.cli.model_files import FORMATS, Asked, add_signature, read_model, writer_of
 from flowrt.cli.options import report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.train.checkpoints.checkpoint import check_prefix, write_checkpoint
@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", action="append", metavar="NAME", help="an output of the model (default: all); repeatable"
     )
+    add_signature(parser)
     parser.add_argument(
         "--to", choices=tuple(CHECKPOINTS), default="tensorflow", help="whose checkpoint to write"
         " (default: tensorflow)",
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             CHECKPOINTS[arguments.to](target, read_checkpoint(source))
         else:
             write = writer_of(target)
-            kind, model = read_model(source, Asked(arguments.output))
+            kind, model = read_model(source, Asked(arguments.output, arguments.signature))
             write(kind.as_graph(model), target)
     except OpError as error:
         return report_mistake("convert", str(error))

@@ -6,19 +6,25 @@ writer takes a `GraphModel`; ``as_graph`` makes one of the reader's models, if t
 
 from __future__ import annotations
 
+import argparse
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.saved_model.builder import simple_save
 from flowrt.saved_model.frozen_graph import freeze, load_frozen_graph
+from flowrt.saved_model.graph_model import GraphModel
+from flowrt.saved_model.loader import load_model
+from flowrt.saved_model.signature_constants import DEFAULT_SERVING_SIGNATURE_DEF_KEY
 from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 
 class Asked(NamedTuple):
-    """Settings of the command line: the outputs by name, or None for all."""
+    """Settings of the command line: the outputs by name, or None for all; which of several signatures."""
 
     outputs: Sequence[str] | None = None
+    signature: str = DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 
 class Format(NamedTuple):
@@ -44,7 +50,28 @@ def _write_graph(model: Any, path: str) -> None:
         replace_file(path, str(message).encode() if path.endswith(".pbtxt") else message.SerializeToString())
 
 
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) or path.endswith("/")
+
+
+def _read_saved_model(path: str, asked: Asked) -> Any:
+    signatures = load_model(path).signatures
+    if asked.signature not in signatures:
+        known = ", ".join(signatures) or "none"
+        raise NotFoundError(f"{path}: expected one of its signatures ({known}); got {asked.signature!r}")
+    model = signatures[asked.signature]
+    outputs = {key: t for key, t in model.outputs.items() if asked.outputs is None or key in asked.outputs}
+    return GraphModel(model.session, model.inputs, outputs)
+
+
 FORMATS = (
+    Format(
+        "a SavedModel",
+        "DIRECTORY/",
+        _is_directory,
+        _read_saved_model,
+        lambda model, path: simple_save(model.session, path, model.inputs, model.outputs),
+    ),
     Format(
         "a frozen TensorFlow graph",
         "FILE.pb",
@@ -53,6 +80,13 @@ FORMATS = (
         _write_graph,
     ),
 )
+
+
+def add_signature(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--signature", default=DEFAULT_SERVING_SIGNATURE_DEF_KEY, metavar="NAME",
+        help="the signature of a SavedModel (default: %(default)s)",
+    )  # fmt: skip
 
 
 def read_model(path: str, asked: Asked) -> tuple[Format, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.cli.model_files import FORMATS, Asked, read_model
+from flowrt.cli.model_files import FORMATS, Asked, add_signature, read_model
 from flowrt.cli.options import report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.storage.durable_files import typed_os_errors
@@ -26,12 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", action="append", metavar="NAME", help="an output to show (default: all); repeatable"
     )
+    add_signature(parser)
     parser.add_argument("--save", metavar="FILE.npz", help="write the outputs to this file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        _, model = read_model(arguments.model, Asked(arguments.output))
+        _, model = read_model(arguments.model, Asked(arguments.output, arguments.signature))
         with closing(model):
             found = model.run(_inputs(arguments.input, list(model.inputs)))
     except OpError as error:

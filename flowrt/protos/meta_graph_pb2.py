@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from flowrt.protos import graph_pb2 as flowrt_dot_protos_dot_graph__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lowrt/protos/meta_graph.proto\x12\x06\x66lowrt\x1a\x19\x66lowrt/protos/graph.proto\"#\n\x06OpList\x12\x19\n\x02op\x18\x01 \x03(\x0b\x32\r.flowrt.OpDef\"\xac\x06\n\x0cMetaGraphDef\x12\x37\n\rmeta_info_def\x18\x01 \x01(\x0b\x32 .flowrt.MetaGraphDef.MetaInfoDef\x12#\n\tgraph_def\x18\x02 \x01(\x0b\x32\x10.flowrt.GraphDef\x12#\n\tsaver_def\x18\x03 \x01(\x0b\x32\x10.flowrt.SaverDef\x12?\n\x0e\x63ollection_def\x18\x04 \x03(\x0b\x32\'.flowrt.MetaGraphDef.CollectionDefEntry\x12=\n\rsignature_def\x18\x05 \x03(\x0b\x32&.flowrt.MetaGraphDef.SignatureDefEntry\x12,\n\x0e\x61sset_file_def\x18\x06 \x03(\x0b\x32\x14.flowrt.AssetFileDef\x1a\xcc\x02\n\x0bMetaInfoDef\x12\x1a\n\x12meta_graph_version\x18\x01 \x01(\t\x12(\n\x10stripped_op_list\x18\x02 \x01(\x0b\x32\x0e.flowrt.OpList\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x1a\n\x12tensorflow_version\x18\x05 \x01(\t\x12\x1e\n\x16tensorflow_git_version\x18\x06 \x01(\t\x12\x1e\n\x16stripped_default_attrs\x18\x07 \x01(\x08\x12O\n\x10\x66unction_aliases\x18\x08 \x03(\x0b\x32\x35.flowrt.MetaGraphDef.MetaInfoDef.FunctionAliasesEntry\x1a\x36\n\x14\x46unctionAliasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\x03\x10\x04\x1aK\n\x12\x43ollectionDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.flowrt.CollectionDef:\x02\x38\x01\x1aI\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.flowrt.SignatureDef:\x02\x38\x01J\x04\x08\x07\x10\x08\"\xee\x02\n\rCollectionDef\x12\x33\n\tnode_list\x18\x01 \x01(\x0b\x32\x1e.flowrt.CollectionDef.NodeListH\x00\x12\x35\n\nbytes_list\x18\x02 \x01(\x0b\x32\x1f.flowrt.CollectionDef.BytesListH\x00\x12\x35\n\nint64_list\x18\x03 \x01(\x0b\x32\x1f.flowrt.CollectionDef.Int64ListH\x00\x12\x35\n\nfloat_list\x18\x04 \x01(\x0b\x32\x1f.flowrt.CollectionDef.FloatListH\x00\x1a\x19\n\x08NodeList\x12\r\n\x05value\x18\x01 \x03(\t\x1a\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\x1a\x1e\n\tInt64List\x12\x11\n\x05value\x18\x01 \x03(\x03\x42\x02\x10\x01\x1a\x1e\n\tFloatList\x12\x11\n\x05value\x18\x01 \x03(\x02\x42\x02\x10\x01\x42\x06\n\x04kindJ\x04\x08\x05\x10\x06\"\x9a\x02\n\nTensorInfo\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x32\n\ncoo_sparse\x18\x04 \x01(\x0b\x32\x1c.flowrt.TensorInfo.CooSparseH\x00\x12\x1f\n\x05\x64type\x18\x02 \x01(\x0e\x32\x10.flowrt.DataType\x12.\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x18.flowrt.TensorShapeProto\x1a\x65\n\tCooSparse\x12\x1a\n\x12values_tensor_name\x18\x01 \x01(\t\x12\x1b\n\x13indices_tensor_name\x18\x02 \x01(\t\x12\x1f\n\x17\x64\x65nse_shape_tensor_name\x18\x03 \x01(\tB\n\n\x08\x65ncodingJ\x04\x08\x05\x10\x06\"\x8c\x03\n\x0cSignatureDef\x12\x30\n\x06inputs\x18\x01 \x03(\x0b\x32 .flowrt.SignatureDef.InputsEntry\x12\x32\n\x07outputs\x18\x02 \x03(\x0b\x32!.flowrt.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12\x34\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32\".flowrt.SignatureDef.DefaultsEntry\x1a\x41\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.flowrt.TensorInfo:\x02\x38\x01\x1a\x42\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.flowrt.TensorInfo:\x02\x38\x01\x1a\x44\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.flowrt.TensorProto:\x02\x38\x01\"I\n\x0c\x41ssetFileDef\x12\'\n\x0btensor_info\x18\x01 \x01(\x0b\x32\x12.flowrt.TensorInfo\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\"\x9a\x02\n\x08SaverDef\x12\x1c\n\x14\x66ilename_tensor_name\x18\x01 \x01(\t\x12\x18\n\x10save_tensor_name\x18\x02 \x01(\t\x12\x17\n\x0frestore_op_name\x18\x03 \x01(\t\x12\x13\n\x0bmax_to_keep\x18\x04 \x01(\x05\x12\x0f\n\x07sharded\x18\x05 \x01(\x08\x12%\n\x1dkeep_checkpoint_every_n_hours\x18\x06 \x01(\x02\x12\x39\n\x07version\x18\x07 \x01(\x0e\x32(.flowrt.SaverDef.CheckpointFormatVersion\"5\n\x17\x43heckpointFormatVersion\x12\n\n\x06LEGACY\x10\x00\x12\x06\n\x02V1\x10\x01\x12\x06\n\x02V2\x10\x02\"\xbc\x02\n\x0bVariableDef\x12\x15\n\rvariable_name\x18\x01 \x01(\t\x12\x1a\n\x12initial_value_name\x18\x06 \x01(\t\x12\x18\n\x10initializer_name\x18\x02 \x01(\t\x12\x15\n\rsnapshot_name\x18\x03 \x01(\t\x12\x35\n\x13save_slice_info_def\x18\x04 \x01(\x0b\x32\x18.flowrt.SaveSliceInfoDef\x12\x13\n\x0bis_resource\x18\x05 \x01(\x08\x12\x11\n\ttrainable\x18\x07 \x01(\x08\x12\x38\n\x0fsynchronization\x18\x08 \x01(\x0e\x32\x1f.flowrt.VariableSynchronization\x12\x30\n\x0b\x61ggregation\x18\t \x01(\x0e\x32\x1b.flowrt.VariableAggregation\"l\n\x10SaveSliceInfoDef\x12\x11\n\tfull_name\x18\x01 \x01(\t\x12\x16\n\nfull_shape\x18\x02 \x03(\x03\x42\x02\x10\x01\x12\x16\n\nvar_offset\x18\x03 \x03(\x03\x42\x02\x10\x01\x12\x15\n\tvar_shape\x18\x04 \x03(\x03\x42\x02\x10\x01\"[\n\nSavedModel\x12\"\n\x1asaved_model_schema_version\x18\x01 \x01(\x03\x12)\n\x0bmeta_graphs\x18\x02 \x03(\x0b\x32\x14.flowrt.MetaGraphDef*\xac\x01\n\x17VariableSynchronization\x12!\n\x1dVARIABLE_SYNCHRONIZATION_AUTO\x10\x00\x12!\n\x1dVARIABLE_SYNCHRONIZATION_NONE\x10\x01\x12%\n!VARIABLE_SYNCHRONIZATION_ON_WRITE\x10\x02\x12$\n VARIABLE_SYNCHRONIZATION_ON_READ\x10\x03*\x9e\x01\n\x13VariableAggregation\x12\x1d\n\x19VARIABLE_AGGREGATION_NONE\x10\x00\x12\x1c\n\x18VARIABLE_AGGREGATION_SUM\x10\x01\x12\x1d\n\x19VARIABLE_AGGREGATION_MEAN\x10\x02\x12+\n\'VARIABLE_AGGREGATION_ONLY_FIRST_REPLICA\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1e\x66lowrt/protos/meta_graph.proto\x12\x06\x66lowrt\x1a\x19\x66lowrt/protos/graph.proto\"#\n\x06OpList\x12\x19\n\x02op\x18\x01 \x03(\x0b\x32\r.flowrt.OpDef\"\xac\x06\n\x0cMetaGraphDef\x12\x37\n\rmeta_info_def\x18\x01 \x01(\x0b\x32 .flowrt.MetaGraphDef.MetaInfoDef\x12#\n\tgraph_def\x18\x02 \x01(\x0b\x32\x10.flowrt.GraphDef\x12#\n\tsaver_def\x18\x03 \x01(\x0b\x32\x10.flowrt.SaverDef\x12?\n\x0e\x63ollection_def\x18\x04 \x03(\x0b\x32\'.flowrt.MetaGraphDef.CollectionDefEntry\x12=\n\rsignature_def\x18\x05 \x03(\x0b\x32&.flowrt.MetaGraphDef.SignatureDefEntry\x12,\n\x0e\x61sset_file_def\x18\x06 \x03(\x0b\x32\x14.flowrt.AssetFileDef\x1a\xcc\x02\n\x0bMetaInfoDef\x12\x1a\n\x12meta_graph_version\x18\x01 \x01(\t\x12(\n\x10stripped_op_list\x18\x02 \x01(\x0b\x32\x0e.flowrt.OpList\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x1a\n\x12tensorflow_version\x18\x05 \x01(\t\x12\x1e\n\x16tensorflow_git_version\x18\x06 \x01(\t\x12\x1e\n\x16stripped_default_attrs\x18\x07 \x01(\x08\x12O\n\x10\x66unction_aliases\x18\x08 \x03(\x0b\x32\x35.flowrt.MetaGraphDef.MetaInfoDef.FunctionAliasesEntry\x1a\x36\n\x14\x46unctionAliasesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01J\x04\x08\x03\x10\x04\x1aK\n\x12\x43ollectionDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.flowrt.CollectionDef:\x02\x38\x01\x1aI\n\x11SignatureDefEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.flowrt.SignatureDef:\x02\x38\x01J\x04\x08\x07\x10\x08\"\x80\x04\n\rCollectionDef\x12\x33\n\tnode_list\x18\x01 \x01(\x0b\x32\x1e.flowrt.CollectionDef.NodeListH\x00\x12\x35\n\nbytes_list\x18\x02 \x01(\x0b\x32\x1f.flowrt.CollectionDef.BytesListH\x00\x12\x35\n\nint64_list\x18\x03 \x01(\x0b\x32\x1f.flowrt.CollectionDef.Int64ListH\x00\x12\x35\n\nfloat_list\x18\x04 \x01(\x0b\x32\x1f.flowrt.CollectionDef.FloatListH\x00\x12\x31\n\x08\x61ny_list\x18\x05 \x01(\x0b\x32\x1d.flowrt.CollectionDef.AnyListH\x00\x1a\x19\n\x08NodeList\x12\r\n\x05value\x18\x01 \x03(\t\x1a\x1a\n\tBytesList\x12\r\n\x05value\x18\x01 \x03(\x0c\x1a\x1e\n\tInt64List\x12\x11\n\x05value\x18\x01 \x03(\x03\x42\x02\x10\x01\x1a\x1e\n\tFloatList\x12\x11\n\x05value\x18\x01 \x03(\x02\x42\x02\x10\x01\x1a\x63\n\x07\x41nyList\x12\x30\n\x05value\x18\x01 \x03(\x0b\x32!.flowrt.CollectionDef.AnyList.Any\x1a&\n\x03\x41ny\x12\x10\n\x08type_url\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x0c\x42\x06\n\x04kind\"\x9a\x02\n\nTensorInfo\x12\x0e\n\x04name\x18\x01 \x01(\tH\x00\x12\x32\n\ncoo_sparse\x18\x04 \x01(\x0b\x32\x1c.flowrt.TensorInfo.CooSparseH\x00\x12\x1f\n\x05\x64type\x18\x02 \x01(\x0e\x32\x10.flowrt.DataType\x12.\n\x0ctensor_shape\x18\x03 \x01(\x0b\x32\x18.flowrt.TensorShapeProto\x1a\x65\n\tCooSparse\x12\x1a\n\x12values_tensor_name\x18\x01 \x01(\t\x12\x1b\n\x13indices_tensor_name\x18\x02 \x01(\t\x12\x1f\n\x17\x64\x65nse_shape_tensor_name\x18\x03 \x01(\tB\n\n\x08\x65ncodingJ\x04\x08\x05\x10\x06\"\x8c\x03\n\x0cSignatureDef\x12\x30\n\x06inputs\x18\x01 \x03(\x0b\x32 .flowrt.SignatureDef.InputsEntry\x12\x32\n\x07outputs\x18\x02 \x03(\x0b\x32!.flowrt.SignatureDef.OutputsEntry\x12\x13\n\x0bmethod_name\x18\x03 \x01(\t\x12\x34\n\x08\x64\x65\x66\x61ults\x18\x04 \x03(\x0b\x32\".flowrt.SignatureDef.DefaultsEntry\x1a\x41\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.flowrt.TensorInfo:\x02\x38\x01\x1a\x42\n\x0cOutputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12!\n\x05value\x18\x02 \x01(\x0b\x32\x12.flowrt.TensorInfo:\x02\x38\x01\x1a\x44\n\rDefaultsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\"\n\x05value\x18\x02 \x01(\x0b\x32\x13.flowrt.TensorProto:\x02\x38\x01\"I\n\x0c\x41ssetFileDef\x12\'\n\x0btensor_info\x18\x01 \x01(\x0b\x32\x12.flowrt.TensorInfo\x12\x10\n\x08\x66ilename\x18\x02 \x01(\t\"\x9a\x02\n\x08SaverDef\x12\x1c\n\x14\x66ilename_tensor_name\x18\x01 \x01(\t\x12\x18\n\x10save_tensor_name\x18\x02 \x01(\t\x12\x17\n\x0frestore_op_name\x18\x03 \x01(\t\x12\x13\n\x0bmax_to_keep\x18\x04 \x01(\x05\x12\x0f\n\x07sharded\x18\x05 \x01(\x08\x12%\n\x1dkeep_checkpoint_every_n_hours\x18\x06 \x01(\x02\x12\x39\n\x07version\x18\x07 \x01(\x0e\x32(.flowrt.SaverDef.CheckpointFormatVersion\"5\n\x17\x43heckpointFormatVersion\x12\n\n\x06LEGACY\x10\x00\x12\x06\n\x02V1\x10\x01\x12\x06\n\x02V2\x10\x02\"\xbc\x02\n\x0bVariableDef\x12\x15\n\rvariable_name\x18\x01 \x01(\t\x12\x1a\n\x12initial_value_name\x18\x06 \x01(\t\x12\x18\n\x10initializer_name\x18\x02 \x01(\t\x12\x15\n\rsnapshot_name\x18\x03 \x01(\t\x12\x35\n\x13save_slice_info_def\x18\x04 \x01(\x0b\x32\x18.flowrt.SaveSliceInfoDef\x12\x13\n\x0bis_resource\x18\x05 \x01(\x08\x12\x11\n\ttrainable\x18\x07 \x01(\x08\x12\x38\n\x0fsynchronization\x18\x08 \x01(\x0e\x32\x1f.flowrt.VariableSynchronization\x12\x30\n\x0b\x61ggregation\x18\t \x01(\x0e\x32\x1b.flowrt.VariableAggregation\"l\n\x10SaveSliceInfoDef\x12\x11\n\tfull_name\x18\x01 \x01(\t\x12\x16\n\nfull_shape\x18\x02 \x03(\x03\x42\x02\x10\x01\x12\x16\n\nvar_offset\x18\x03 \x03(\x03\x42\x02\x10\x01\x12\x15\n\tvar_shape\x18\x04 \x03(\x03\x42\x02\x10\x01\"[\n\nSavedModel\x12\"\n\x1asaved_model_schema_version\x18\x01 \x01(\x03\x12)\n\x0bmeta_graphs\x18\x02 \x03(\x0b\x32\x14.flowrt.MetaGraphDef*\xac\x01\n\x17VariableSynchronization\x12!\n\x1dVARIABLE_SYNCHRONIZATION_AUTO\x10\x00\x12!\n\x1dVARIABLE_SYNCHRONIZATION_NONE\x10\x01\x12%\n!VARIABLE_SYNCHRONIZATION_ON_WRITE\x10\x02\x12$\n VARIABLE_SYNCHRONIZATION_ON_READ\x10\x03*\x9e\x01\n\x13VariableAggregation\x12\x1d\n\x19VARIABLE_AGGREGATION_NONE\x10\x00\x12\x1c\n\x18VARIABLE_AGGREGATION_SUM\x10\x01\x12\x1d\n\x19VARIABLE_AGGREGATION_MEAN\x10\x02\x12+\n\'VARIABLE_AGGREGATION_ONLY_FIRST_REPLICA\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,10 +44,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SAVESLICEINFODEF'].fields_by_name['var_offset']._serialized_options = b'\020\001'
   _globals['_SAVESLICEINFODEF'].fields_by_name['var_shape']._loaded_options = None
   _globals['_SAVESLICEINFODEF'].fields_by_name['var_shape']._serialized_options = b'\020\001'
-  _globals['_VARIABLESYNCHRONIZATION']._serialized_start=2857
-  _globals['_VARIABLESYNCHRONIZATION']._serialized_end=3029
-  _globals['_VARIABLEAGGREGATION']._serialized_start=3032
-  _globals['_VARIABLEAGGREGATION']._serialized_end=3190
+  _globals['_VARIABLESYNCHRONIZATION']._serialized_start=3003
+  _globals['_VARIABLESYNCHRONIZATION']._serialized_end=3175
+  _globals['_VARIABLEAGGREGATION']._serialized_start=3178
+  _globals['_VARIABLEAGGREGATION']._serialized_end=3336
   _globals['_OPLIST']._serialized_start=69
   _globals['_OPLIST']._serialized_end=104
   _globals['_METAGRAPHDEF']._serialized_start=107
@@ -61,37 +61,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_start=840
   _globals['_METAGRAPHDEF_SIGNATUREDEFENTRY']._serialized_end=913
   _globals['_COLLECTIONDEF']._serialized_start=922
-  _globals['_COLLECTIONDEF']._serialized_end=1288
-  _globals['_COLLECTIONDEF_NODELIST']._serialized_start=1157
-  _globals['_COLLECTIONDEF_NODELIST']._serialized_end=1182
-  _globals['_COLLECTIONDEF_BYTESLIST']._serialized_start=1184
-  _globals['_COLLECTIONDEF_BYTESLIST']._serialized_end=1210
-  _globals['_COLLECTIONDEF_INT64LIST']._serialized_start=1212
-  _globals['_COLLECTIONDEF_INT64LIST']._serialized_end=1242
-  _globals['_COLLECTIONDEF_FLOATLIST']._serialized_start=1244
-  _globals['_COLLECTIONDEF_FLOATLIST']._serialized_end=1274
-  _globals['_TENSORINFO']._serialized_start=1291
-  _globals['_TENSORINFO']._serialized_end=1573
-  _globals['_TENSORINFO_COOSPARSE']._serialized_start=1454
-  _globals['_TENSORINFO_COOSPARSE']._serialized_end=1555
-  _globals['_SIGNATUREDEF']._serialized_start=1576
-  _globals['_SIGNATUREDEF']._serialized_end=1972
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1769
-  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1834
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1836
-  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=1902
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=1904
-  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=1972
-  _globals['_ASSETFILEDEF']._serialized_start=1974
-  _globals['_ASSETFILEDEF']._serialized_end=2047
-  _globals['_SAVERDEF']._serialized_start=2050
-  _globals['_SAVERDEF']._serialized_end=2332
-  _globals['_SAVERDEF_CHECKPOINTFORMATVERSION']._serialized_start=2279
-  _globals['_SAVERDEF_CHECKPOINTFORMATVERSION']._serialized_end=2332
-  _globals['_VARIABLEDEF']._serialized_start=2335
-  _globals['_VARIABLEDEF']._serialized_end=2651
-  _globals['_SAVESLICEINFODEF']._serialized_start=2653
-  _globals['_SAVESLICEINFODEF']._serialized_end=2761
-  _globals['_SAVEDMODEL']._serialized_start=2763
-  _globals['_SAVEDMODEL']._serialized_end=2854
+  _globals['_COLLECTIONDEF']._serialized_end=1434
+  _globals['_COLLECTIONDEF_NODELIST']._serialized_start=1208
+  _globals['_COLLECTIONDEF_NODELIST']._serialized_end=1233
+  _globals['_COLLECTIONDEF_BYTESLIST']._serialized_start=1235
+  _globals['_COLLECTIONDEF_BYTESLIST']._serialized_end=1261
+  _globals['_COLLECTIONDEF_INT64LIST']._serialized_start=1263
+  _globals['_COLLECTIONDEF_INT64LIST']._serialized_end=1293
+  _globals['_COLLECTIONDEF_FLOATLIST']._serialized_start=1295
+  _globals['_COLLECTIONDEF_FLOATLIST']._serialized_end=1325
+  _globals['_COLLECTIONDEF_ANYLIST']._serialized_start=1327
+  _globals['_COLLECTIONDEF_ANYLIST']._serialized_end=1426
+  _globals['_COLLECTIONDEF_ANYLIST_ANY']._serialized_start=1388
+  _globals['_COLLECTIONDEF_ANYLIST_ANY']._serialized_end=1426
+  _globals['_TENSORINFO']._serialized_start=1437
+  _globals['_TENSORINFO']._serialized_end=1719
+  _globals['_TENSORINFO_COOSPARSE']._serialized_start=1600
+  _globals['_TENSORINFO_COOSPARSE']._serialized_end=1701
+  _globals['_SIGNATUREDEF']._serialized_start=1722
+  _globals['_SIGNATUREDEF']._serialized_end=2118
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_start=1915
+  _globals['_SIGNATUREDEF_INPUTSENTRY']._serialized_end=1980
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_start=1982
+  _globals['_SIGNATUREDEF_OUTPUTSENTRY']._serialized_end=2048
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_start=2050
+  _globals['_SIGNATUREDEF_DEFAULTSENTRY']._serialized_end=2118
+  _globals['_ASSETFILEDEF']._serialized_start=2120
+  _globals['_ASSETFILEDEF']._serialized_end=2193
+  _globals['_SAVERDEF']._serialized_start=2196
+  _globals['_SAVERDEF']._serialized_end=2478
+  _globals['_SAVERDEF_CHECKPOINTFORMATVERSION']._serialized_start=2425
+  _globals['_SAVERDEF_CHECKPOINTFORMATVERSION']._serialized_end=2478
+  _globals['_VARIABLEDEF']._serialized_start=2481
+  _globals['_VARIABLEDEF']._serialized_end=2797
+  _globals['_SAVESLICEINFODEF']._serialized_start=2799
+  _globals['_SAVESLICEINFODEF']._serialized_end=2907
+  _globals['_SAVEDMODEL']._serialized_start=2909
+  _globals['_SAVEDMODEL']._serialized_end=3000
 # @@protoc_insertion_point(module_scope)

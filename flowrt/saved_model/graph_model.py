@@ -46,6 +46,10 @@ class GraphModel:
         )
         return found
 
+    def __call__(self, **inputs: Any) -> dict[str, Any]:
+        """The outputs for inputs by name: `run`."""
+        return self.run(inputs)
+
     def close(self) -> None:
         self.session.close()
 

@@ -60,7 +60,7 @@ def test_a_checkpoint_goes_there_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["convert", "{m}", "{t}/m.xyz"], "m.xyz: expected a model that can be written: FILE.pb"),
+        (["convert", "{m}", "{t}/m.xyz"], "m.xyz: expected a model that can be written: DIRECTORY/"),
         (["convert", "{m}", "{m}"], "expected another place for the result"),
         (["convert", "{t}/no.pb", "{t}/n.pb"], "no.pb: there is no such file"),
         (["run-model", "{m}"], "expected values of all inputs; got none of x"),

@@ -2,6 +2,7 @@
 
 read_graph_def         GraphDef files, with limits
 v1_ops                 ops under their older names
+op_adapters            ops that others say
 import_nodes           one node of a GraphDef -> one operation
 import_frames          Enter, Exit, NextIteration -> loops
 import_branches        Switch, Merge -> branches

@@ -30,6 +30,7 @@ from flowrt.graph.node import Node, Ref, Source, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import user_line
 from flowrt.tf1.graph_import.import_partitions import join_parts
+from flowrt.tf1.graph_import.op_adapters import ADAPTED, adapted
 from flowrt.tf1.graph_import.reference_ops import reference_op
 from flowrt.tf1.graph_import.v1_ops import V1_OPS
 
@@ -116,7 +117,7 @@ class _Reader:
 
     def nodes(self) -> Mapping[str, Node]:
         self._check_ops(self._graph_def.node)
-        return join_parts(self._read_all(self._graph_def.node, parse_ref))
+        return join_parts(adapted(self._read_all(self._graph_def.node, parse_ref)))
 
     def _check_ops(self, node_defs: Iterable[NodeDef]) -> None:
         unknown: dict[str, str] = {}
@@ -219,7 +220,7 @@ class _Reader:
             arg.name: self._parameter(what, arg, function_def.arg_attr.get(i))
             for i, arg in enumerate(signature.input_arg)
         }
-        inside = join_parts(self._read_all(function_def.node_def, scope.parse))
+        inside = join_parts(adapted(self._read_all(function_def.node_def, scope.parse)))
         if len(nodes) < len(signature.input_arg) or not nodes.keys().isdisjoint(inside):
             raise InvalidArgumentError(f"{what}: expected different names for arguments and nodes")
         fetches = [scope.result(arg.name) for arg in signature.output_arg]
@@ -346,7 +347,13 @@ def find_op(name: str) -> OpDef | None:
     if name.startswith("_") and name not in _OF_PARTITIONS:
         return None
     ops = registered_ops()
-    return ops.get(name) or ops.get(_RENAMED.get(name, name)) or V1_OPS.get(name) or reference_op(name)
+    return (
+        ops.get(name)
+        or ops.get(_RENAMED.get(name, name))
+        or V1_OPS.get(name)
+        or ADAPTED.get(name)
+        or reference_op(name)
+    )
 
 
 def _op_of(node_def: NodeDef) -> OpDef:

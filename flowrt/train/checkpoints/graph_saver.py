@@ -42,7 +42,7 @@ class GraphSaver(Saver):
         sess.run(self._saved, {self._filename: check_prefix(prefix)})
         remove_pieces(prefix)
 
-    def _meta_graph(self, graph: Graph, collection_list: Collection[str] | None = None) -> Any:
+    def meta_graph(self, graph: Graph, collection_list: Collection[str] | None = None) -> Any:
         return meta_graph_of(graph, collection_list, saver_def=self._saver_def)
 
     def restore(self, sess: Any, save_path: str | None) -> None:

@@ -164,7 +164,7 @@ class _Variables:
 def _items(key: str, message: Any, find: _Finder, variables: _Variables) -> list[Any]:
     """The items of the collection ``key``."""
     kind = message.WhichOneof("kind")
-    if kind is None or key in _OF_CONTROL_FLOW:
+    if kind in (None, "any_list") or key in _OF_CONTROL_FLOW:
         return []
     values = list(getattr(message, kind).value)
     if kind == "node_list":

@@ -152,13 +152,14 @@ class Saver:
 
     def _write_meta_graph(self, graph: Graph, path: str) -> None:
         try:
-            message = self._meta_graph(graph)
+            message = self.meta_graph(graph)
         except UnimplementedError as error:  # the values are saved all the same
             LOGGER.warning("%s is not written: %s", path, error)
         else:
             write_meta_graph(message, path)
 
-    def _meta_graph(self, graph: Graph, collection_list: Collection[str] | None = None) -> Any:
+    def meta_graph(self, graph: Graph, collection_list: Collection[str] | None = None) -> Any:
+        """The MetaGraphDef of ``graph``, with operations that save what this one does."""
         return meta_graph_of(graph, collection_list, variables=self._targets())
 
     def export_meta_graph(
@@ -173,7 +174,7 @@ class Saver:
         save_debug_info: bool = False,
     ) -> Any:
         """`export_meta_graph` of the default graph, with operations that save what this one does."""
-        message = self._meta_graph(get_default_graph(), collection_list)
+        message = self.meta_graph(get_default_graph(), collection_list)
         return export_meta_graph(
             filename, None, message.graph_def, message.saver_def, collection_list, as_text,
             export_scope=export_scope, clear_devices=clear_devices,

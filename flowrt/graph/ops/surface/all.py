@@ -60,6 +60,7 @@ from flowrt.graph.ops.state import (
     accumulators,
     infeed,
     iterators,
+    lookup,
     optimizer_updates,
     parameter_shards,
     queues,
