@@ -86,6 +86,7 @@ from flowrt.graph.ops.surface import all as _all_ops
 from flowrt.graph.ops.surface import operators as _operators
 from flowrt.graph.ops.text.assertions import *
 from flowrt.graph.ops.text.assertions import add_check_numerics_ops
+from flowrt.graph.ops.text.files import *
 from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.ops.text.python_calls import *
 from flowrt.graph.ops.text.python_calls import print_ as print
@@ -142,7 +143,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "experimental", "flags", "gfile",
     "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler",
-    "python", "resource_loader", "summary", "test", "train", "viz",
+    "python", "resource_loader", "saved_model", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),
@@ -151,6 +152,7 @@ _LAZY_NAMES = {
     "functions.function": ("function",),
     "tf1.graph_import.import_graph_def": ("import_graph_def",),
     "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
+    "protos.meta_graph_pb2": ("MetaGraphDef", "TensorInfo"),
     "protos.step_stats_pb2": ("RunMetadata",),
     "protos.event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
 }

@@ -3,7 +3,7 @@
 from flowrt import gfile
 from flowrt.graph.ops.text.strings import decode_raw
 from flowrt.tf1.missing_names import missing_from
-from flowrt.train.checkpoints.durable_files import write_graph
+from flowrt.train.checkpoints.graph_file import write_graph
 
 __all__ = ["decode_raw", "gfile", "write_graph"]
 

@@ -9,5 +9,7 @@ plan                     ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
 watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they share
+model_files              kinds of model files: a table of readers and writers
+convert, run_model       ``flowrt convert``, ``flowrt run-model``
 run, elastic, worker     ``flowrt-run``, also for a range of workers; ``flowrt-worker``
 """

@@ -15,6 +15,7 @@ from typing import Any
 
 from flowrt.cli import (
     certs,
+    convert,
     debug,
     devices,
     env,
@@ -23,6 +24,7 @@ from flowrt.cli import (
     plan,
     profile,
     report,
+    run_model,
     selftest,
     token,
     top,
@@ -44,6 +46,8 @@ COMMANDS: dict[str, Any] = {
     "plan": plan,
     "top": top,
     "profile": profile,
+    "convert": convert,
+    "run-model": run_model,
 }
 
 FAILURE = 1

@@ -35,7 +35,7 @@ from flowrt.plan.step.recorded import record
 from flowrt.plan.task import Measured, Scaled, Task, costs_of
 from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
 from flowrt.profiler.text_table import aligned
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 HELP = "find what to run where for a script's training step, and how long it takes"
 EXAMPLES = """examples:

@@ -12,6 +12,8 @@ from flowrt import nest
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.tf1.missing_names import missing_from
+from flowrt.train.checkpoints.checkpoint_state import list_variables, load_checkpoint, load_variable
+from flowrt.train.checkpoints.warm_start import init_from_checkpoint
 from flowrt.train.optimizers.global_step import (
     assert_global_step,
     create_global_step,
@@ -25,7 +27,8 @@ from flowrt.variables.variable import trainable_variables as get_trainable_varia
 __all__ = [
     "add_arg_scope", "arg_scope", "assert_global_step", "create_global_step", "get_global_step",
     "get_local_variables", "get_model_variables", "get_or_create_global_step", "get_trainable_variables",
-    "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "model_variable", "nest",
+    "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "init_from_checkpoint",
+    "list_variables", "load_checkpoint", "load_variable", "model_variable", "nest",
 ]  # fmt: skip
 
 Defaults = dict[Any, dict[str, Any]]

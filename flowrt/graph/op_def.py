@@ -103,6 +103,7 @@ class Privilege(Enum):
 
     PYTHON = "calls Python"
     FILES = "writes a file"
+    READS_FILES = "reads a file"
 
 
 class Effects(NamedTuple):

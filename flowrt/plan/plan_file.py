@@ -20,7 +20,7 @@ from typing import Any, final
 from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
 from flowrt.plan.choice import Choice, mistake_of
 from flowrt.plan.step.recorded import Recorded
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 from flowrt.variables.variable import Variable
 from flowrt.version import VERSION
 

@@ -14,7 +14,7 @@ from flowrt.plan.replay.spans import Row, Span, merged, spans_of
 from flowrt.plan.replay.step_times import Played, Product
 from flowrt.plan.stage_search import Machine, describe
 from flowrt.plan.task import Scaled
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 FILE = "plan.record.json"
 HEAD = '{"flowrt_plan_record": 1,'

@@ -1,6 +1,7 @@
 """Formats of files that TensorFlow's tools write and read: bytes in, values out. Below the graph, which has
 operations on such files.
 
+durable_files    files written atomically, and typed file errors
 checksums        masked CRC-32C
 varints          integers of variable length
 snappy           decompression
@@ -8,6 +9,7 @@ sstable          sorted tables: the index of a checkpoint
 tensor_slices    parts of tensors, and the keys of their values
 tensor_bundle    checkpoints of TensorFlow, version 2: a table of tensors and files of their bytes
 slice_checkpoint checkpoints of TensorFlow, version 1: a table with the bytes of tensors
+tensor_files     tensors of a checkpoint of either version by name, written, read and merged
 
 A reader takes no word of a file for granted: sizes are held against what is there before memory is taken,
 and anything that is not valid is a `DataLossError` that names the file. Nothing is executed.

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from flowrt import protos
 from flowrt.dtypes import BY_NUMBER, DType, string
@@ -84,7 +83,7 @@ class SliceCheckpoint:
         message = protos.checkpoint_pb2.SavedTensorSlices()
         try:
             message.ParseFromString(self._table[key])
-        except DecodeError as error:
+        except protos.DecodeError as error:
             raise DataLossError(f"{self.prefix}: expected SavedTensorSlices for {key!r:.80}") from error
         return message
 

@@ -11,19 +11,27 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import IO, Any, NamedTuple, cast, final
 
 import numpy as np
-from google.protobuf.message import DecodeError
 
 from flowrt import protos
 from flowrt.dtypes import BY_NUMBER, DType, as_dtype, string
 from flowrt.errors import DataLossError, UnimplementedError
 from flowrt.storage.checksums import crc32c, mask
 from flowrt.storage.sstable import read_table, write_table
-from flowrt.storage.tensor_slices import Array, Piece, check_cover, count, shape_of, slice_key, slices_of
+from flowrt.storage.tensor_slices import (
+    Array,
+    Part,
+    Piece,
+    check_cover,
+    count,
+    shape_of,
+    slice_key,
+    slices_of,
+)
 from flowrt.storage.varints import decode_varint, encode_varint
 
 _PRODUCER = 1
@@ -119,6 +127,15 @@ class TensorBundle:
             self._files[shard] = np.empty(0, np.uint8) if empty else np.memmap(path, np.uint8, "r")
         return self._files[shard]
 
+    @property
+    def shards(self) -> int:
+        """The number of files of bytes."""
+        return self._shards
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """The keys and entries of tensors and slices, as they are in the index."""
+        return ((key, value) for key, value in self._table.items() if key)
+
     # --- the index
 
     def _entry(self, key: bytes, name: str) -> Entry:
@@ -138,7 +155,7 @@ class TensorBundle:
         message = kind()
         try:
             message.ParseFromString(self._table[key])
-        except DecodeError as error:
+        except protos.DecodeError as error:
             raise DataLossError(f"{self._index}: expected a {kind.__name__} for {key!r:.80}") from error
         return message
 
@@ -149,27 +166,76 @@ class TensorBundle:
             raise DataLossError(f"{self._index}: expected names in UTF-8; got {key!r:.80}") from error
 
 
-def write_bundle(tensors: Iterable[tuple[str, Array]], data: IO[bytes]) -> bytes:
-    """Write the bytes of ``tensors``, pairs of name and array, to ``data``, the file of the only shard, from
-    its beginning. Returns the content of the index, which makes them a checkpoint.
+def write_bundle(tensors: Iterable[tuple[str, Array]], data: IO[bytes], parts: Iterable[Part] = ()) -> bytes:
+    """Write the bytes of ``tensors``, pairs of name and array, and of ``parts`` of others to ``data``, the
+    file of the only shard, from its beginning. Returns the content of the index, which makes them a
+    checkpoint.
     """
-    header = protos.checkpoint_pb2.BundleHeaderProto(num_shards=1)
-    header.version.producer = _PRODUCER
-    table = {b"": header.SerializeToString()}
+    table = {b"": _header(1)}
     offset = 0
     for name, array in tensors:
-        dtype = as_dtype(array.dtype)
-        parts, crc = _encoded(array, dtype)
-        entry = protos.checkpoint_pb2.BundleEntryProto(offset=offset, crc32c=mask(crc))
-        entry.dtype = cast(Any, dtype.number)
-        entry.shape.SetInParent()
-        for size in array.shape:
-            entry.shape.dim.add(size=size)
-        for part in parts:
-            offset += data.write(part)
-        entry.size = offset - entry.offset
+        entry = _write_array(array, data, offset)
+        offset += entry.size
         table[name.encode()] = entry.SerializeToString()
+    whole: dict[str, Any] = {}
+    for part in parts:
+        entry = _write_array(part.array, data, offset)
+        offset += entry.size
+        if part.name not in whole:
+            whole[part.name] = protos.checkpoint_pb2.BundleEntryProto(dtype=entry.dtype)
+            _set_shape(whole[part.name], part.shape)
+        place = whole[part.name].slices.add()
+        for start, length, size in zip(part.begin, part.array.shape, part.shape, strict=True):
+            place.extent.add() if length == size else place.extent.add(start=start, length=length)
+        table[slice_key(part.name, place)] = entry.SerializeToString()
+    table |= {name.encode(): entry.SerializeToString() for name, entry in whole.items()}
     return write_table(sorted(table.items()))
+
+
+def merged_index(prefixes: Sequence[str]) -> tuple[bytes, list[str]]:
+    """The content of the index of one checkpoint with all tensors of ``prefixes``, and the files of its
+    shards, in order. Raises `DataLossError` for a tensor that is in two of them, but for slices of one.
+    """
+    table: dict[bytes, Any] = {}
+    files: list[str] = []
+    for prefix in prefixes:
+        bundle = TensorBundle(prefix)
+        for key, value in bundle.items():
+            entry = protos.checkpoint_pb2.BundleEntryProto.FromString(value)
+            if not entry.slices:
+                entry.shard_id += len(files)
+            if key in table:
+                if not (entry.slices and table[key].slices):
+                    raise DataLossError(f"{index_path(prefix)}: {key!r:.200} is in another file too")
+                table[key].slices.extend(entry.slices)
+            else:
+                table[key] = entry
+        files += [data_path(prefix, shard, bundle.shards) for shard in range(bundle.shards)]
+    items = {key: entry.SerializeToString() for key, entry in table.items()}
+    return write_table(sorted({b"": _header(len(files)), **items}.items())), files
+
+
+def _header(shards: int) -> bytes:
+    header = protos.checkpoint_pb2.BundleHeaderProto(num_shards=shards)
+    header.version.producer = _PRODUCER
+    return header.SerializeToString()
+
+
+def _write_array(array: Array, data: IO[bytes], offset: int) -> Any:
+    """The entry of ``array``, which is then in ``data``."""
+    dtype = as_dtype(array.dtype)
+    encoded, crc = _encoded(array, dtype)
+    entry = protos.checkpoint_pb2.BundleEntryProto(offset=offset, crc32c=mask(crc))
+    entry.dtype = cast(Any, dtype.number)
+    _set_shape(entry, array.shape)
+    entry.size = sum(data.write(each) for each in encoded)
+    return entry
+
+
+def _set_shape(entry: Any, shape: Sequence[int]) -> None:
+    entry.shape.SetInParent()
+    for size in shape:
+        entry.shape.dim.add(size=size)
 
 
 # --- what an entry says

@@ -30,6 +30,15 @@ class Piece(NamedTuple):
     array: Callable[[], Array]
 
 
+class Part(NamedTuple):
+    """Elements to write as the part of a tensor of ``shape`` that starts at ``begin``."""
+
+    name: str
+    array: Array
+    shape: tuple[int, ...]
+    begin: tuple[int, ...]
+
+
 def shape_of(message: Any) -> tuple[int, ...]:
     """The shape in a TensorShapeProto."""
     return tuple(dim.size for dim in message.dim)

@@ -57,10 +57,8 @@ records are not parsed. Instead: flowrt.data.Dataset.from_generator
 there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
     image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
     io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg
-no operation reads or writes files. Instead: gfile.GFile in a py_func, or flowrt.data
-    read_file write_file
-no operation lists files. Instead: gfile.Glob
-    matching_files train.match_filenames_once
+no variable keeps the names of files. Instead: matching_files
+    train.match_filenames_once
 there are no distributions. Instead: flowrt.random_normal and other random ops
     distributions
 variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers
@@ -90,7 +88,7 @@ operations are created by public functions only. Instead: the functions of flowr
 TensorFlow 2 is not supported. Instead: compat.v1
     compat.v2
 TensorFlow's formats are not supported. Instead: train.Saver, train.write_graph
-    MetaGraphDef TensorInfo lite saved_model train.export_meta_graph train.import_meta_graph
+    lite
 there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy
@@ -115,7 +113,7 @@ there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
 only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
     train.Checkpoint train.CheckpointManager train.SaverDef train.checkpoints_iterator
-    train.init_from_checkpoint train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
+    train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
 there is no schedule with noise. Instead: train.linear_cosine_decay
     train.noisy_linear_cosine_decay
@@ -177,8 +175,9 @@ _REASONS = _reasons()
 
 _PUBLIC = """
 nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
-nn.rnn_cell data.experimental io gfile graph_util logging app flags nest resource_loader test profiler config
-config.experimental distribute distribute.experimental distribute.cluster_resolver experimental
+nn.rnn_cell data.experimental io gfile graph_util saved_model logging app flags nest resource_loader test
+profiler config config.experimental distribute distribute.experimental distribute.cluster_resolver
+experimental
 experimental.dtensor autograph contrib train.experimental
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
 contrib.distribute contrib.mixed_precision

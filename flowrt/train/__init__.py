@@ -18,12 +18,15 @@ from flowrt.distribute.server import Server
 from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.tf1.missing_names import missing_name
 from flowrt.train.checkpoints.checkpoint_state import *
-from flowrt.train.checkpoints.durable_files import write_graph
+from flowrt.train.checkpoints.export_meta_graph import export_meta_graph
 from flowrt.train.checkpoints.foreign_files import Transposed, load_safetensors
+from flowrt.train.checkpoints.graph_file import write_graph
+from flowrt.train.checkpoints.import_meta_graph import import_meta_graph
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint as NewCheckpointReader
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
+from flowrt.train.checkpoints.warm_start import init_from_checkpoint
 from flowrt.train.coordination import queue_runner as queue_runner
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner, start_queue_runners

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import FailedPreconditionError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
 from flowrt.graph.construction.python_values import Symbolic
@@ -249,6 +249,22 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     @property
     def initial_value(self) -> Tensor:
         return self._initial_value
+
+    def initialize_from(self, initial_value: Callable[[], Tensor]) -> None:
+        """Let another value, made by ``initial_value()``, be the initial one: `initializer` is another
+        operation then. Raises `UnimplementedError` for a variable with several copies.
+        """
+        if list(self.copies) != [self]:
+            raise misuse(
+                f"variable {self.op.name!r}: expected one copy of it; it has {len(self.copies)}",
+                UnimplementedError,
+            )
+        with self.graph, self.graph.control_dependencies(None), self.graph.name_scope(f"{self.op.name}/"):
+            with self._beside():
+                self._initial_value = initial_value()
+                self._initializer = variable_ops.assign_variable_op(
+                    self.handle, self._initial_value, name="Assign"
+                )
 
     def is_initialized(self) -> Tensor:
         return self._is_initialized

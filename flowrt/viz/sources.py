@@ -16,9 +16,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeAlias, final
 
-from google.protobuf import text_format
-from google.protobuf.message import DecodeError
-
 from flowrt import protos
 from flowrt.device.spec import parse_device
 from flowrt.distribute.client.cluster_runtime import ClusterRuntime
@@ -35,7 +32,7 @@ from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
-from flowrt.train.checkpoints.durable_files import typed_os_errors
+from flowrt.tf1.message_files import parsed, read_message
 from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, read_plan, title_of
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
@@ -45,9 +42,6 @@ from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
 LAYOUTS = "layouts"
-
-MAX_FILE_BYTES = 2**31 - 1
-"""Maximum size of a GraphDef: protobuf's limit."""
 
 WORKER = "grpc://"
 """The prefix of a running worker's address."""
@@ -283,36 +277,7 @@ def _read_message(path: str) -> GraphDef:
     name = Path(path).name
     if "tfevents" in name:
         return _read_event_file(path)
-    if name.endswith((".pbtxt", ".txt", ".prototxt")):
-        return _read_text(path)
-    return _parsed(path, _read_bytes(path))
-
-
-def _read_bytes(path: str) -> bytes:
-    with typed_os_errors(f"{path}: cannot read the file"):
-        size = os.stat(path).st_size
-        if size > MAX_FILE_BYTES:
-            raise ResourceExhaustedError(f"{path}: expected at most {MAX_FILE_BYTES} bytes; got {size}")
-        return Path(path).read_bytes()
-
-
-def _parsed(path: str, data: bytes) -> GraphDef:
-    try:
-        return protos.graph_pb2.GraphDef.FromString(data)
-    except DecodeError as error:
-        raise InvalidArgumentError(
-            f"{path}: expected a GraphDef; got {len(data)} bytes of something else, or a truncated one"
-            f" ({error})"
-        ) from None
-
-
-def _read_text(path: str) -> GraphDef:
-    message = protos.graph_pb2.GraphDef()
-    try:
-        text_format.Parse(_read_bytes(path).decode(), message)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise InvalidArgumentError(f"{path}: expected a GraphDef as text; got {error}") from None
-    return message
+    return read_message(path, protos.graph_pb2.GraphDef)
 
 
 def _read_event_file(path: str) -> GraphDef:
@@ -320,4 +285,4 @@ def _read_event_file(path: str) -> GraphDef:
     graphs = [event.graph_def for event in events if event.WhichOneof("what") == "graph_def"]
     if not graphs:
         raise NotFoundError(f"{path}: expected an event file with a graph; got none in it")
-    return _parsed(path, graphs[-1])
+    return parsed(path, graphs[-1], protos.graph_pb2.GraphDef)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from flowrt.errors import InvalidArgumentError, NotFoundError
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 PathLike = str | os.PathLike[str]
 

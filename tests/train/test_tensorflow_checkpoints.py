@@ -114,7 +114,7 @@ def test_saved_in_tensorflows_format(tmp_path: Path) -> None:
         prefixes = [saver.save(session, str(tmp_path / "m"), step) for step in (1, 2, 3)]
         assert saver.last_checkpoints == prefixes[1:]
         assert tf.train.latest_checkpoint(str(tmp_path)) == prefixes[-1]
-        left = {f"m-{step}.{kind}" for step in (2, 3) for kind in ("index", "data-00000-of-00001")}
+        left = {f"m-{step}.{kind}" for step in (2, 3) for kind in ("index", "data-00000-of-00001", "meta")}
         assert {path.name for path in tmp_path.iterdir()} == {"checkpoint", *left}
         session.run([v.assign(tf.zeros_like(v)) for v in variables if v.dtype not in (tf.string, tf.bool)])
         saver.restore(session, prefixes[-1])

@@ -29,15 +29,17 @@ from flowrt.graph.shapes import Shape
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>:@-]*")
 
+_ALLOW = (
+    "Place it on the task of its own program, or start the task with --allow-op {op}, in Python"
+    " Server(allowed_ops=[{op!r}])"
+)
 _HINTS = {
     Privilege.PYTHON: (
         "The function exists only in the program that created it: place {op} on the task of that program, "
         "which needs a server and Session(server.target)"
     ),
-    Privilege.FILES: (
-        "Place it on the task of its own program, or start the task with --allow-op {op}, in Python"
-        " Server(allowed_ops=[{op!r}])"
-    ),
+    Privilege.FILES: _ALLOW,
+    Privilege.READS_FILES: _ALLOW,
 }
 """Advice in errors. Permission (``allowed_ops``) does not transfer a Python function to another process."""
 

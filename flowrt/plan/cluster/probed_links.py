@@ -18,7 +18,7 @@ from flowrt.device.llvm.code_cache import cache_folder
 from flowrt.distribute.launch.local_cluster import ReservedPorts, local_cluster, task_variables
 from flowrt.errors import InvalidArgumentError, UnavailableError
 from flowrt.graph.collectives.cost import LINKS_VARIABLE, parse_links
-from flowrt.train.checkpoints.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 _log = logging.getLogger("flowrt")
 

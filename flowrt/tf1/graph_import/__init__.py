@@ -2,11 +2,14 @@
 
 read_graph_def         GraphDef files, with limits
 v1_ops                 ops under their older names
+op_adapters            ops that others say
 import_nodes           one node of a GraphDef -> one operation
 import_frames          Enter, Exit, NextIteration -> loops
 import_branches        Switch, Merge -> branches
 import_control_flow    both, nested
 import_tensor_arrays   TensorArrayV3 -> lists
+reference_ops          ops on reference variables
+import_references      and their conversion to ops on handles
 import_partitions      Send and Recv of partitioned graphs
 import_graph_def       `import_graph_def`
 """

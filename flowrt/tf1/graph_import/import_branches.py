@@ -12,6 +12,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import const, feed_op
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import if_op
+from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.ops.base.identities import identity, identity_n
 from flowrt.graph.topology import reachable, sort_topologically
@@ -168,6 +169,8 @@ class _Raiser:
 def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
     """Replacement of a Merge: the value, and, if it is read, the index of the side."""
     attrs = {key: value for key, value in merge.attrs.items() if key.startswith("_")}
+    if OUTPUT_SHAPES in attrs:
+        attrs[OUTPUT_SHAPES] = attrs[OUTPUT_SHAPES][: len(outputs)]
     op = identity if len(outputs) == 1 else identity_n
     if len(outputs) > 1:
         attrs["T"] = (merge.attrs["T"], dtypes.int32)

@@ -1,8 +1,9 @@
 """GraphDef into the default graph: `import_graph_def`.
 
 The steps: read all nodes (`flowrt.tf1.graph_import.read_graph_def`, which does not touch the graph); convert
-TensorFlow 1's TensorArrays and control flow to lists, While and If
-(`flowrt.tf1.graph_import.import_tensor_arrays`, `flowrt.tf1.graph_import.import_control_flow`); name each
+TensorFlow 1's TensorArrays, reference variables and control flow to lists, handles, While and If
+(`flowrt.tf1.graph_import.import_tensor_arrays`, `flowrt.tf1.graph_import.import_references`,
+`flowrt.tf1.graph_import.import_control_flow`); name each
 node in the graph, and add them one by one, producers first (`flowrt.tf1.graph_import.import_nodes`). On any
 error the graph is left unchanged.
 """
@@ -22,6 +23,7 @@ from flowrt.graph.messages.graph_def import format_ref
 from flowrt.graph.node import Node, Ref
 from flowrt.tf1.graph_import.import_control_flow import raise_control_flow
 from flowrt.tf1.graph_import.import_nodes import InputMap, NodeImporter, colocated_with
+from flowrt.tf1.graph_import.import_references import references_to_handles
 from flowrt.tf1.graph_import.import_tensor_arrays import arrays_to_lists
 from flowrt.tf1.graph_import.read_graph_def import parse_ref, read_nodes
 
@@ -53,10 +55,26 @@ def import_graph_def(
     `ResourceExhaustedError` for sizes beyond the limits. The graph is then unchanged.
     """
     graph = get_default_graph()
+    with graph.rollback_on_error():
+        importer = import_nodes(graph_def, input_map, name, producer_op_list, validate_colocation_constraints)
+        return None if return_elements is None else _elements(importer, return_elements)
+
+
+def import_nodes(
+    graph_def: Any,
+    input_map: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    producer_op_list: Any = None,
+    validate_colocation_constraints: bool = True,
+) -> NodeImporter:
+    """The importer of `import_graph_def`, which has the new operations by their names in
+    ``graph_def``.
+    """
+    graph = get_default_graph()
     graph.check_building()
     message = _as_graph_def(graph_def)
     read = read_nodes(message, user_source(), _producer_defaults(producer_op_list))
-    nodes = raise_control_flow(arrays_to_lists(read))
+    nodes = raise_control_flow(references_to_handles(arrays_to_lists(read)))
     given = {key: _adopted(graph, value) for key, value in (input_map or {}).items()}
     with graph.rollback_on_error(), graph.name_scope("import" if name is None else name) as scope:
         if validate_colocation_constraints:
@@ -65,7 +83,7 @@ def import_graph_def(
         importer = NodeImporter(graph, nodes, mapped, _choose_names(graph, nodes, scope))
         importer.add_all()
         _check_used(mapped, importer)
-        return None if return_elements is None else _elements(importer, return_elements)
+        return importer
 
 
 def _as_graph_def(graph_def: Any) -> Any:

@@ -30,6 +30,8 @@ from flowrt.graph.node import Node, Ref, Source, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import user_line
 from flowrt.tf1.graph_import.import_partitions import join_parts
+from flowrt.tf1.graph_import.op_adapters import ADAPTED, adapted
+from flowrt.tf1.graph_import.reference_ops import reference_op
 from flowrt.tf1.graph_import.v1_ops import V1_OPS
 
 if TYPE_CHECKING:
@@ -65,10 +67,10 @@ _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|S
 _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "use_locking": None,  # an update always holds the variable's lock
     "debug_name": None,
-    "grad_a": (False,),
-    "grad_b": (False,),
-    "grad_x": (False,),
-    "grad_y": (False,),
+    "grad_a": None,  # that an input is a gradient
+    "grad_b": None,
+    "grad_x": None,
+    "grad_y": None,
     "allowed_devices": ((),),
     "validate_shape": (False,),
     "multiply_linear_by_lr": (False,),
@@ -115,7 +117,7 @@ class _Reader:
 
     def nodes(self) -> Mapping[str, Node]:
         self._check_ops(self._graph_def.node)
-        return join_parts(self._read_all(self._graph_def.node, parse_ref))
+        return join_parts(adapted(self._read_all(self._graph_def.node, parse_ref)))
 
     def _check_ops(self, node_defs: Iterable[NodeDef]) -> None:
         unknown: dict[str, str] = {}
@@ -218,7 +220,7 @@ class _Reader:
             arg.name: self._parameter(what, arg, function_def.arg_attr.get(i))
             for i, arg in enumerate(signature.input_arg)
         }
-        inside = join_parts(self._read_all(function_def.node_def, scope.parse))
+        inside = join_parts(adapted(self._read_all(function_def.node_def, scope.parse)))
         if len(nodes) < len(signature.input_arg) or not nodes.keys().isdisjoint(inside):
             raise InvalidArgumentError(f"{what}: expected different names for arguments and nodes")
         fetches = [scope.result(arg.name) for arg in signature.output_arg]
@@ -345,7 +347,13 @@ def find_op(name: str) -> OpDef | None:
     if name.startswith("_") and name not in _OF_PARTITIONS:
         return None
     ops = registered_ops()
-    return ops.get(name) or ops.get(_RENAMED.get(name, name)) or V1_OPS.get(name)
+    return (
+        ops.get(name)
+        or ops.get(_RENAMED.get(name, name))
+        or V1_OPS.get(name)
+        or ADAPTED.get(name)
+        or reference_op(name)
+    )
 
 
 def _op_of(node_def: NodeDef) -> OpDef:
@@ -359,7 +367,7 @@ def _op_of(node_def: NodeDef) -> OpDef:
 
 def _hint(op: str) -> str:
     if _ON_REFERENCES.fullmatch(op):
-        return ": for reference variables, build the graph with use_resource=True"
+        return ": no such update of a reference variable can be imported"
     if _OF_GRADIENTS.fullmatch(op):
         return ": of a gradient through control flow, import the graph without it and take flowrt.gradients()"
     found = nearest(op, (name for name in registered_ops() if not name.startswith("_")))

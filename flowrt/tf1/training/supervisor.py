@@ -18,7 +18,7 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.protos.event_pb2 import SessionLog
 from flowrt.summary.writer import FileWriter
-from flowrt.train.checkpoints.durable_files import write_graph
+from flowrt.train.checkpoints.graph_file import write_graph
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import GRACE_S, Coordinator
 from flowrt.train.coordination.queue_runner import start_queue_runners

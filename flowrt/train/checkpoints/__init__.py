@@ -1,6 +1,6 @@
 """Initializing, saving and restoring variables.
 
-durable_files      files written atomically; `write_graph`
+graph_file         `write_graph`
 stored_arrays      the form of an array in a shard
 pieces             blocks of tensors, and which process writes which
 checkpoint_format  the manifest, without file access
@@ -15,7 +15,12 @@ tensorflow_writer  and how they are written
 open_checkpoint    which of them there is
 checkpoint_state   the list of a directory's checkpoints
 variable_pieces    variables of a session as pieces
+saver_nodes        nodes that save and restore, for other programs
+export_meta_graph  `export_meta_graph`
 saver              `Saver`
+graph_saver        the saver of an imported graph
+import_meta_graph  `import_meta_graph`
 foreign_files      `load_safetensors`
+warm_start         `init_from_checkpoint`
 scaffold           `Scaffold`: init ops, local init ops, saver
 """

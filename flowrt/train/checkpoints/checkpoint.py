@@ -30,15 +30,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import IO, Any
 
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
+from flowrt.storage.durable_files import PathLike, path_string, sync_directory, typed_os_errors, write_synced
 from flowrt.train.checkpoints import checkpoint_format as form
 from flowrt.train.checkpoints.checkpoint_format import Manifest, ShardEntry, TensorEntry
-from flowrt.train.checkpoints.durable_files import (
-    PathLike,
-    path_string,
-    sync_directory,
-    typed_os_errors,
-    write_synced,
-)
 from flowrt.train.checkpoints.pieces import plan_shards
 from flowrt.train.checkpoints.shard_file import HeldPiece, write_shard
 from flowrt.train.checkpoints.stored_arrays import Array

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.errors import DataLossError, InvalidArgumentError
+from flowrt.storage.durable_files import PathLike, path_string, replace_file, typed_os_errors
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
-from flowrt.train.checkpoints.durable_files import PathLike, path_string, replace_file, typed_os_errors
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, open_checkpoint
 from flowrt.train.checkpoints.stored_arrays import Array
 

@@ -21,7 +21,7 @@ from flowrt.errors import DataLossError, DTypeError, FailedPreconditionError, No
 from flowrt.graph.construction.graph import default_sessions
 from flowrt.graph.source import misuse
 from flowrt.profiler.text_table import first_few
-from flowrt.train.checkpoints.durable_files import PathLike, path_string, typed_os_errors
+from flowrt.storage.durable_files import PathLike, path_string, typed_os_errors
 from flowrt.train.checkpoints.pieces import Slices, whole
 from flowrt.train.checkpoints.shard_file import ShardFile
 from flowrt.train.checkpoints.stored_arrays import DTYPE_OF_CODE, Array

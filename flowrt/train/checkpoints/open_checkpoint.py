@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from flowrt.base.progress import Progress
 from flowrt.errors import NotFoundError
+from flowrt.storage.durable_files import PathLike, typed_os_errors
 from flowrt.train.checkpoints import checkpoint
 from flowrt.train.checkpoints.checkpoint import check_prefix, is_of_flowrt
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
-from flowrt.train.checkpoints.durable_files import PathLike, typed_os_errors
 from flowrt.train.checkpoints.shard_reader import ShardReader
 from flowrt.train.checkpoints.stored_arrays import Array
 from flowrt.train.checkpoints.tensorflow_reader import TensorFlowReader, is_of_tensorflow

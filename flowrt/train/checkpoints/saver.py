@@ -8,22 +8,31 @@ nothing in a checkpoint can run.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError, nearest
-from flowrt.graph.construction.graph import get_default_graph
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnimplementedError,
+    nearest,
+)
+from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.source import user_line
 from flowrt.profiler.text_table import first_few
+from flowrt.storage.durable_files import path_string
 from flowrt.train.checkpoints.checkpoint import check_prefix, why_absent, write_pieces
 from flowrt.train.checkpoints.checkpoint import remove_checkpoint as remove_pieces
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
 from flowrt.train.checkpoints.checkpoint_state import update_checkpoint_state
-from flowrt.train.checkpoints.durable_files import path_string
+from flowrt.train.checkpoints.export_meta_graph import export_meta_graph, meta_graph_of, write_meta_graph
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, read_one_save, remove_checkpoint
 from flowrt.train.checkpoints.stored_tensor import Reshaped, Source, StoredTensor
 from flowrt.train.checkpoints.tensorflow_writer import write_bundle_files
@@ -31,6 +40,8 @@ from flowrt.train.checkpoints.together import Processes, processes_of
 from flowrt.train.checkpoints.variable_pieces import filling, held_pieces, take_part_in_values, values_of
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
+
+LOGGER = logging.getLogger(__name__)
 
 
 class Saver:
@@ -117,7 +128,7 @@ class Saver:
         mesh, otherwise each under its own. Raises `FailedPreconditionError` for an uninitialized variable and
         the errors of writing, on a mesh in all of them; the last checkpoint is then untouched.
         """
-        _check_session(sess, "save")
+        check_session(sess, "save")
         prefix = path_string(save_path, "save")
         if global_step is not None:
             step = _step_of(sess, global_step)
@@ -135,7 +146,39 @@ class Saver:
                     remove_checkpoint(each)
 
         processes.all(list_checkpoint)
+        if write_meta_graph and self._format == "tensorflow":
+            self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")
         return prefix
+
+    def _write_meta_graph(self, graph: Graph, path: str) -> None:
+        try:
+            message = self.meta_graph(graph)
+        except UnimplementedError as error:  # the values are saved all the same
+            LOGGER.warning("%s is not written: %s", path, error)
+        else:
+            write_meta_graph(message, path)
+
+    def meta_graph(self, graph: Graph, collection_list: Collection[str] | None = None) -> Any:
+        """The MetaGraphDef of ``graph``, with operations that save what this one does."""
+        return meta_graph_of(graph, collection_list, variables=self._targets())
+
+    def export_meta_graph(
+        self,
+        filename: str | None = None,
+        collection_list: Collection[str] | None = None,
+        as_text: bool = False,
+        export_scope: str | None = None,
+        clear_devices: bool = False,
+        clear_extraneous_savers: bool = False,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> Any:
+        """`export_meta_graph` of the default graph, with operations that save what this one does."""
+        message = self.meta_graph(get_default_graph(), collection_list)
+        return export_meta_graph(
+            filename, None, message.graph_def, message.saver_def, collection_list, as_text,
+            export_scope=export_scope, clear_devices=clear_devices,
+        )  # fmt: skip
 
     def _write(self, prefix: str, sess: Any, targets: Mapping[str, Variable], processes: Processes) -> None:
         if self._format == "flowrt":
@@ -181,14 +224,14 @@ class Saver:
         that is not in it, `InvalidArgumentError` for another shape or dtype (with both), `DataLossError` for
         damage. After an error no variable has changed, in any of them.
         """
-        _check_session(sess, "restore")
+        check_session(sess, "restore")
         targets = self._targets()
         processes = processes_of(targets.values(), "restore")
         fill: Callable[[], None]
 
         def prepare() -> str:
             nonlocal fill
-            prefix = _existing(save_path)
+            prefix = existing_checkpoint(save_path)
             save_id, fill = read_one_save(prefix, lambda reader: self._filling(sess, targets, reader))
             return save_id
 
@@ -269,7 +312,7 @@ def _by_name(var_list: Any) -> dict[str, Variable]:
     return found
 
 
-def _check_session(sess: Any, what: str) -> None:
+def check_session(sess: Any, what: str) -> None:
     if not hasattr(sess, "variable_values"):
         raise DTypeError(f"{what}: expected a session first; got {sess!r}")
 
@@ -285,7 +328,7 @@ def _step_of(sess: Any, global_step: Any) -> int:
         ) from None
 
 
-def _existing(save_path: Any) -> str:
+def existing_checkpoint(save_path: Any) -> str:
     """The prefix of a checkpoint. Raises `InvalidArgumentError` if there is none."""
     if save_path is None:
         raise InvalidArgumentError(

@@ -20,8 +20,8 @@ from zlib_ng.zlib_ng import crc32
 
 from flowrt.dtypes import DType, as_dtype, string
 from flowrt.errors import DataLossError, InternalError
+from flowrt.storage.durable_files import sync_file, syncing_early
 from flowrt.train.checkpoints.checkpoint_format import PieceEntry, ShardEntry, piece_key
-from flowrt.train.checkpoints.durable_files import sync_file, syncing_early
 from flowrt.train.checkpoints.pieces import count
 from flowrt.train.checkpoints.stored_arrays import Array, check_tensor, stored_form, to_stored
 

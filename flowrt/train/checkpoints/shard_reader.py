@@ -7,10 +7,10 @@ from functools import partial
 from typing import final
 
 from flowrt.dtypes import DType
+from flowrt.storage.durable_files import PathLike
 from flowrt.train.checkpoints.checkpoint import check_prefix, read_manifest, shard_path
 from flowrt.train.checkpoints.checkpoint_format import piece_key
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
-from flowrt.train.checkpoints.durable_files import PathLike
 from flowrt.train.checkpoints.pieces import slices_of
 from flowrt.train.checkpoints.shard_file import ShardFile
 from flowrt.train.checkpoints.stored_tensor import ShardPiece, ShardTensor

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrt.dtypes import DType, string
 from flowrt.errors import DataLossError
-from flowrt.train.checkpoints.durable_files import typed_os_errors
+from flowrt.storage.durable_files import typed_os_errors
 from flowrt.train.checkpoints.pieces import Slices, extent, format_slices, inside, intersect, whole
 from flowrt.train.checkpoints.shard_file import ShardFile, StoredBytes
 from flowrt.train.checkpoints.stored_arrays import Array, from_stored, stored_form

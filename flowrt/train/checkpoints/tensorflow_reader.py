@@ -9,12 +9,12 @@ from typing import final
 
 from flowrt.dtypes import DType
 from flowrt.errors import UnimplementedError
+from flowrt.storage.durable_files import PathLike, typed_os_errors
 from flowrt.storage.slice_checkpoint import SliceCheckpoint, is_table
 from flowrt.storage.tensor_bundle import TensorBundle, index_path
 from flowrt.storage.tensor_slices import Piece
 from flowrt.train.checkpoints.checkpoint import check_prefix
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
-from flowrt.train.checkpoints.durable_files import PathLike, typed_os_errors
 from flowrt.train.checkpoints.pieces import Slices
 from flowrt.train.checkpoints.stored_arrays import Array
 from flowrt.train.checkpoints.stored_tensor import StoredTensor

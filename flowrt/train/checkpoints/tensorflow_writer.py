@@ -8,9 +8,9 @@ import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 
+from flowrt.storage.durable_files import replace_file, sync_directory, sync_file, typed_os_errors
 from flowrt.storage.tensor_bundle import data_path, index_path, write_bundle
 from flowrt.train.checkpoints.checkpoint import make_directory
-from flowrt.train.checkpoints.durable_files import replace_file, sync_directory, sync_file, typed_os_errors
 from flowrt.train.checkpoints.stored_arrays import Array
 
 

@@ -13,7 +13,7 @@ from flowrt.executor.ends.config import RunOptions
 from flowrt.profiler.timeline import Timeline
 from flowrt.protos.event_pb2 import SessionLog, Summary
 from flowrt.summary.writer import FileWriter, FileWriterCache
-from flowrt.train.checkpoints.durable_files import write_graph
+from flowrt.train.checkpoints.graph_file import write_graph
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.coordination.coordinator import Coordinator

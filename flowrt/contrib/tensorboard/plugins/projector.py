@@ -14,8 +14,8 @@ from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorP
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 
+from flowrt.storage.durable_files import typed_os_errors
 from flowrt.summary.writer import FileWriter
-from flowrt.train.checkpoints.durable_files import typed_os_errors
 
 _MESSAGES = {
     "SpriteMetadata": "string image_path, uint32* single_image_dim",

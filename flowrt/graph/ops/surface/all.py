@@ -60,6 +60,7 @@ from flowrt.graph.ops.state import (
     accumulators,
     infeed,
     iterators,
+    lookup,
     optimizer_updates,
     parameter_shards,
     queues,
@@ -69,4 +70,12 @@ from flowrt.graph.ops.state import (
     variable_ops,
 )
 from flowrt.graph.ops.surface import operators
-from flowrt.graph.ops.text import assertions, formatting, python_calls, strings, summaries
+from flowrt.graph.ops.text import (
+    assertions,
+    checkpoint_files,
+    files,
+    formatting,
+    python_calls,
+    strings,
+    summaries,
+)

@@ -3,5 +3,7 @@
 strings, formatting  ops on strings; numbers as text
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time
+checkpoint_files     checkpoints of TensorFlow's, written and read
+files                files read and written
 summaries            values reported to TensorBoard
 """

@@ -169,6 +169,28 @@ regex_replace: OpDef[Tensor] = define_op(
 )
 
 
+static_regex_full_match = define_op(
+    "StaticRegexFullMatch",
+    "input: string -> output: bool",
+    kernel=lambda xp, input, pattern: each_match(re.compile(pattern.encode()), input),
+    attrs="pattern: string",
+    shape=unchanged,
+    samples=lambda rng: (
+        sample(words([b"s3://a", b"a"]), pattern="^s3://.*"),
+        sample(words(b""), pattern=""),
+    ),
+    batch=leading,
+    doc="True where ``pattern`` matches the whole of a string.",
+)
+
+
+def each_match(expression: re.Pattern[bytes], input: Any) -> Any:
+    """True where the expression matches the whole of a string."""
+    texts = host_array(input)
+    found = [expression.fullmatch(text) is not None for text in texts.reshape(-1).tolist()]
+    return np.array(found, bool).reshape(texts.shape)
+
+
 # --- joining
 
 

@@ -11,11 +11,10 @@ import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO
 
 from flowrt.errors import (
     DataLossError,
-    DTypeError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
@@ -23,7 +22,6 @@ from flowrt.errors import (
     ResourceExhaustedError,
     UnknownError,
 )
-from flowrt.graph.construction.graph import Graph
 
 PathLike = str | os.PathLike[str]
 
@@ -117,20 +115,3 @@ def replace_file(path: str, data: bytes) -> None:
             error.filename, error.filename2 = path, None  # the path that the caller passed
         raise
     sync_directory(path)
-
-
-def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
-    """Write the file ``logdir/name`` and return its path; the directory is created if it is missing.
-
-    Raises `DTypeError` for anything but a `Graph` or a GraphDef. An existing file is replaced atomically.
-    """
-    message = (
-        graph_or_graph_def.as_graph_def() if isinstance(graph_or_graph_def, Graph) else graph_or_graph_def
-    )
-    if not hasattr(message, "SerializeToString"):
-        raise DTypeError(f"write_graph: expected a Graph or a GraphDef; got {graph_or_graph_def!r}")
-    data = str(message).encode() if as_text else message.SerializeToString()
-    os.makedirs(logdir, exist_ok=True)
-    path = os.path.join(logdir, name)
-    replace_file(path, data)
-    return path

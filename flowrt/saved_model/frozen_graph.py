@@ -1,0 +1,61 @@
+"""Frozen graphs: GraphDef files with constants in place of variables. `load_frozen_graph`, `freeze`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt import protos
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph_util import convert_variables_to_constants
+from flowrt.saved_model.graph_model import GraphModel
+from flowrt.storage.durable_files import PathLike, path_string
+from flowrt.tf1.graph_import.import_graph_def import import_graph_def
+from flowrt.tf1.message_files import read_message
+
+_FED = ("Placeholder", "PlaceholderWithDefault")
+
+
+def load_frozen_graph(path: PathLike, outputs: Sequence[str] | None = None) -> GraphModel:
+    """The model in a GraphDef file (text if its name ends in ``.pbtxt``). Inputs are its placeholders,
+    ``outputs`` tensors ("node", "node:1") or, if None, all that nothing reads.
+
+    >>> model = tf.saved_model.load_frozen_graph("inception.pb", ["softmax"])
+
+    Raises `NotFoundError` for ops that flowrt does not have, all at once, and as `import_graph_def`.
+    """
+    name = path_string(path, "load_frozen_graph")
+    message = read_message(name, protos.graph_pb2.GraphDef)
+    with Graph() as graph:
+        import_graph_def(message, name="")
+    inputs = {op.name: op.outputs[0] for op in graph.get_operations() if op.type in _FED}
+    found = unread(graph) if outputs is None else {each: tensor_of(graph, each) for each in outputs}
+    if not found:
+        raise InvalidArgumentError(f"{name}: expected outputs; got a graph without any")
+    return GraphModel(Session(graph=graph), inputs, found)
+
+
+def freeze(model: GraphModel) -> Any:
+    """The GraphDef of what the outputs need, with the variables' values as constants."""
+    names = list(dict.fromkeys(tensor.op.name for tensor in model.outputs.values()))
+    return convert_variables_to_constants(model.session, model.graph.as_graph_def(add_shapes=True), names)
+
+
+def tensor_of(graph: Graph, name: str) -> Tensor:
+    """The tensor "node:1", or output 0 of "node"."""
+    tensor: Tensor = graph.get_tensor_by_name(name if ":" in name else f"{name}:0")
+    return tensor
+
+
+def unread(graph: Graph) -> dict[str, Tensor]:
+    """The tensors that no operation reads, by name; of placeholders and constants none."""
+    operations: Sequence[Operation] = graph.get_operations()
+    read = {ref for op in operations for ref in op.node.inputs}
+    ends = [
+        op
+        for op in operations
+        if op.outputs and op.type not in (*_FED, "Const") and not any(t.ref in read for t in op.outputs)
+    ]
+    return {op.name if i == 0 else f"{op.name}:{i}": t for op in ends for i, t in enumerate(op.outputs)}
