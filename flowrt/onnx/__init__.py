@@ -26,6 +26,7 @@ ONNX's own converter first. The package `onnx` is needed (the extra ``onnx``). N
 """
 
 from flowrt.onnx import ops as ops  # registers the handlers
+from flowrt.onnx.exporter import export as export
 from flowrt.onnx.importer import import_model as import_model
 from flowrt.onnx.model import OnnxModel as OnnxModel
 from flowrt.onnx.model import load as load
