@@ -131,7 +131,7 @@ class Call:
         return wide if self.rank(index) == 1 else self.reshape(wide, [-1])
 
     def transpose(self, name: str, perm: Sequence[int]) -> str:
-        perm = list(perm)
+        perm = [axis % len(perm) for axis in perm]
         return name if perm == list(range(len(perm))) else self.add("Transpose", name, perm=perm)
 
     def reshape(self, name: str, shape: Sequence[int]) -> str:

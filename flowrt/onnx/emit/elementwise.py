@@ -19,7 +19,6 @@ SAME = {
     "LessEqual": "LessOrEqual", "Greater": "Greater", "GreaterEqual": "GreaterOrEqual", "Equal": "Equal",
     "LogicalAnd": "And", "LogicalOr": "Or", "BitwiseAnd": "BitwiseAnd", "BitwiseOr": "BitwiseOr",
     "BitwiseXor": "BitwiseXor", "Maximum": "Max", "Minimum": "Min", "Pow": "Pow", "SelectV2": "Where",
-    "TruncateDiv": "Div",
 }  # fmt: skip
 """The ops that ONNX has under some name."""
 
@@ -128,6 +127,14 @@ def angle(c: Call, y: str, x: str) -> str:
 @emits("Div")
 def divided(c: Call, x: str, y: str) -> str:
     return c.add("Div", x, y) if c.dtype().kind not in "iu" else floor_divided(c, x, y)
+
+
+@emits("TruncateDiv")
+def truncated(c: Call, x: str, y: str) -> str:
+    quotient = c.add("Div", x, y)
+    if c.dtype().kind in "iu":
+        return quotient
+    return c.add("Mul", c.add("Sign", quotient), c.add("Floor", c.add("Abs", quotient)))
 
 
 @emits("FloorDiv")
@@ -270,8 +277,7 @@ def leaky_relu_gradient(c: Call, dy: str, x: str) -> str:
 
 @emits("EluGrad")
 def elu_gradient(c: Call, dy: str, y: str) -> str:
-    below = c.add("Mul", dy, c.add("Add", y, c.number(1)))
-    return c.add("Where", c.add("Less", y, c.number(0)), below, dy)
+    return c.add("Mul", dy, c.add("Add", c.add("Min", y, c.number(0)), c.number(1)))
 
 
 SELU_SCALE, SELU_ALPHA = 1.0507009873554805, 1.6732632423543772

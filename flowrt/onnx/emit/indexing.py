@@ -170,12 +170,20 @@ def _top(c: Call, x: str, count: str) -> list[str]:
 
 @emits("InTopKV2")
 def in_top_k(c: Call, predictions: str, targets: str, k: str) -> str:
-    """Whether fewer than k predictions are above the target's, which must be finite."""
-    own = c.add("GatherElements", predictions, c.unsqueeze(c.cast(targets, np.int64), [1]), axis=1)
+    """Whether the target is a class, all predictions are finite, and fewer than k are above the target's."""
+    classes = c.dims()[1]
+    if classes is None:
+        c.refuse("expected a known number of classes: give the inputs sizes")
+    wide = c.cast(targets, np.int64)
+    column = c.unsqueeze(wide, [1])
+    is_own = c.add("Equal", column, c.ints(range(classes)))
+    own = c.reduce("ReduceMax", c.add("Where", is_own, predictions, c.number(-np.inf)), [1], keep=True)
     above = c.cast(c.add("Greater", predictions, own), np.int64)
     fewer = c.add("Less", c.reduce("ReduceSum", above, [1]), c.host_ints(2))
-    odd = c.add("Or", c.add("IsNaN", own), c.add("IsInf", own))
-    return c.add("And", fewer, c.add("Not", c.squeeze(odd, [1])))
+    odd = c.cast(c.add("Or", c.add("IsNaN", predictions), c.add("IsInf", predictions)), np.int32)
+    is_finite = c.add("Equal", c.reduce("ReduceSum", odd, [1]), c.number(0, np.int32))
+    is_class = c.add("And", c.add("GreaterOrEqual", wide, c.ints([0])), c.add("Less", wide, c.ints([classes])))
+    return c.add("And", c.add("And", fewer, is_finite), is_class)
 
 
 @emits("LowerBound", "UpperBound")

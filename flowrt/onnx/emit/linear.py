@@ -69,6 +69,8 @@ def diagonal_of_tensor(c: Call, x: str) -> str:
 @emits("MatrixSetDiag")
 def with_diagonal(c: Call, x: str, diagonal: str) -> str:
     *_, rows, columns = c.shape()
+    if not rows or not columns:
+        return x
     places = np.minimum(np.arange(columns), max(min(rows, columns) - 1, 0))
     spread = c.unsqueeze(c.add("Gather", diagonal, c.ints(places), axis=c.rank(1) - 1), [-2])
     return c.add("Where", c.constant(np.eye(rows, columns, dtype=bool)), spread, x)

@@ -95,7 +95,7 @@ def batch_norm(c: Call, x: str, scale: str, offset: str, mean: str, variance: st
     if not c.attrs["is_training"]:
         given = (scale, offset, mean, variance)
         found = c.add("BatchNormalization", first, *given, epsilon=epsilon)
-        return [channels_as_before(c, found, rank), mean, variance, mean, variance, mean]
+        return [channels_as_before(c, found, rank), mean, variance, mean, variance, c.number(0, c.dtype(1))]
     axes = [0, *range(2, rank)]
     wide = c.cast(first, c.dtype(1))
     average = c.reduce("ReduceMean", wide, axes)
@@ -106,7 +106,7 @@ def batch_norm(c: Call, x: str, scale: str, offset: str, mean: str, variance: st
     scaled = c.add("Mul", centred, c.reshape(factor, column))
     found = c.add("Add", scaled, c.reshape(offset, column))
     result = channels_as_before(c, c.cast(found, c.dtype()), rank)
-    return [result, *_running(c, average, spread, mean, variance), average, spread, average]
+    return [result, *_running(c, average, spread, mean, variance), average, spread, c.number(0, c.dtype(1))]
 
 
 def _running(c: Call, average: str, spread: str, mean: str, variance: str) -> list[str]:
@@ -130,14 +130,10 @@ def _running(c: Call, average: str, spread: str, mean: str, variance: str) -> li
 def batch_norm_gradient(
     c: Call, dy: str, x: str, scale: str, mean: str, variance: str, rest: str
 ) -> list[str]:
-    """Of the mean and variance of the batch, or of those that are given."""
+    """The reserve spaces are the mean and variance of the batch, or those that were given."""
     rank, kind = c.rank(), c.dtype(2)
     first, slope = (channels_first(c, c.cast(each, kind), rank) for each in (x, dy))
     axes, column = [0, *range(2, rank)], [1, -1, *[1] * (rank - 2)]
-    if c.attrs["is_training"]:
-        mean = c.reduce("ReduceMean", first, axes)
-        middle = c.add("Sub", first, c.reshape(mean, column))
-        variance = c.reduce("ReduceMean", c.add("Mul", middle, middle), axes)
     centred = c.add("Sub", first, c.reshape(mean, column))
     wide = c.add("Add", variance, c.number(c.attrs["epsilon"], kind))
     factor = c.reshape(c.add("Reciprocal", c.add("Sqrt", wide)), column)

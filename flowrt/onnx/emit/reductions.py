@@ -35,8 +35,10 @@ def mean(c: Call, x: str, axes: str) -> str:
 
 @emits("All", "Any")
 def logical(c: Call, x: str, axes: str) -> str:
+    """By the smallest or the largest of 0 and 1; of no elements that is one outside."""
     op = {"All": "ReduceMin", "Any": "ReduceMax"}[c.op]
-    return c.cast(c.reduce(op, c.cast(x, np.int32), _axes(c), c.attrs["keep_dims"]), bool)
+    found = c.reduce(op, c.cast(x, np.int32), _axes(c), c.attrs["keep_dims"])
+    return c.add("Greater", found, c.number(0, np.int32))
 
 
 @emits("ArgMax", "ArgMin")
@@ -58,7 +60,7 @@ def cumulative_sum(c: Call, x: str, axis: str) -> str:
 @emits("Cumprod")
 def cumulative_product(c: Call, x: str, axis: str) -> str:
     """By a scan, since ONNX's own is newer than most runtimes."""
-    return along_axis(c, [x], "Mul", 1)
+    return along_axis(c, [x], "Mul", 1, c.attrs["exclusive"])
 
 
 def _cumulative(c: Call, op: str, x: str) -> str:
@@ -66,10 +68,11 @@ def _cumulative(c: Call, op: str, x: str) -> str:
     return c.add(op, x, axis, exclusive=int(c.attrs["exclusive"]), reverse=int(c.attrs["reverse"]))
 
 
-def along_axis(c: Call, inputs: list[str], op: str, first: float) -> str:
-    """``y[i] = op(y[i - 1], x[i])`` along an axis by a Scan; of two inputs ``y[i] = a[i] y[i - 1] + b[i]``."""
-    host = len(inputs)
-    axis = c.integers(host, "an axis")[0] % c.rank()
+def along_axis(c: Call, inputs: list[str], op: str, first: float, exclusive: bool) -> str:
+    """``y[i] = op(y[i - 1], x[i])`` along an axis by a Scan; of two inputs ``y[i] = a[i] y[i - 1] + b[i]``.
+    Exclusive, the rows are those before each step.
+    """
+    axis = c.integers(len(inputs), "an axis")[0] % c.rank()
     dtype = c.dtype()
     wide = np.dtype(np.float32) if dtype.name in ("float16", "bfloat16") else dtype
     if wide.kind in "iu":
@@ -79,7 +82,7 @@ def along_axis(c: Call, inputs: list[str], op: str, first: float) -> str:
     if rest is None:
         return inputs[-1]
     start = c.add("Expand", c.number(first, wide), c.add("Shape", rest))
-    body = c.writer.scan_body(op, wide, len(inputs), bool(c.attrs.get("exclusive", False)))
+    body = c.writer.scan_body(op, wide, len(inputs), exclusive)
     directions = [int(c.attrs["reverse"])] * len(inputs)
     _, found = c.several(
         "Scan", 2, start, *given, body=body, num_scan_inputs=len(inputs), scan_input_axes=[axis] * len(inputs),
@@ -91,7 +94,7 @@ def along_axis(c: Call, inputs: list[str], op: str, first: float) -> str:
 
 @emits("LinearRecurrence")
 def recurrence(c: Call, a: str, b: str, axis: str) -> str:
-    return along_axis(c, [a, b], "Add", 0)
+    return along_axis(c, [a, b], "Add", 0, exclusive=True)
 
 
 @emits("CumulativeLogsumexp")

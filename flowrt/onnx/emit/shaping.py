@@ -90,6 +90,8 @@ def broadcast_axes(c: Call, a: str, b: str) -> str:
 @emits("Slice")
 def slice_(c: Call, x: str, begin: str, size: str) -> str:
     axes = list(range(c.rank()))
+    if not axes:
+        return x
     if c.known[1] is not None and c.known[2] is not None:
         begins, sizes = c.integers(1, "begins"), c.integers(2, "sizes")
         ends = [END if s < 0 else b + s for b, s in zip(begins, sizes, strict=True)]
@@ -221,7 +223,11 @@ def split(c: Call, axis: str, x: str) -> list[str]:
 
 @emits("SplitV")
 def split_by_sizes(c: Call, x: str, sizes: str, axis: str) -> list[str]:
-    return c.several("Split", c.attrs["num_split"], x, c.host_ints(1), axis=c.integers(2, "an axis")[0])
+    axis = c.integers(2, "an axis")[0]
+    shapes = [each.shape for each in c.node.outputs]
+    sizes = [None if shape is None else shape[axis] for shape in shapes]
+    vector = c.host_ints(1) if None in sizes else c.ints([size or 0 for size in sizes])
+    return c.several("Split", c.attrs["num_split"], x, vector, axis=axis)
 
 
 @emits("Pack")
