@@ -4,27 +4,40 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.graph.construction.constant import placeholder_with_default_op
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.ops.elementwise.comparison import select, select_v2
+from flowrt.graph.ops.state.variable_ops import var_handle_op
 from flowrt.graph.passes.pipeline import OPTIMISATIONS, optimise
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
 from flowrt.graph.passes.prepare.prune import extract
-from flowrt.onnx import emit as emit  # registers the emitters
+from flowrt.onnx import emit  # noqa: F401 (registers the emitters)
 from flowrt.onnx.emit.absent import why_absent
 from flowrt.onnx.emit.call import EMITTERS, Call
 from flowrt.onnx.proto import onnx
-from flowrt.onnx.writer import CannotExportError, Writer, names_in, needed_nodes, tensor_proto, value_info
+from flowrt.onnx.writer import (
+    CannotExportError,
+    Info,
+    Writer,
+    names_in,
+    needed_nodes,
+    tensor_proto,
+    value_info,
+)
 
 OPSET = 20
 MAX_BYTES = (1 << 31) - 1
-"""What a protobuf message may have."""
+"""The limit of a protobuf message."""
 
 Named = Sequence[Any] | Mapping[str, Any]
 
@@ -32,7 +45,7 @@ Named = Sequence[Any] | Mapping[str, Any]
 def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opset: int = OPSET) -> Any:
     """The ModelProto that computes ``outputs`` from ``inputs``, also written to ``path`` if it is given.
 
-    ``source`` is a session, whose variables become initializers, or a graph without variables. ``inputs`` and
+    ``source`` is a session (the values of its variables become initializers) or a graph without variables. ``inputs`` and
     ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of them by the
     names that the model shall have. An unknown size of an input is a dimension with a name.
 
@@ -48,7 +61,9 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     fed = _named(graph, inputs)
     wanted = _named(graph, outputs)
     step = extract(graph, list(wanted.values()), [], {each: each.spec.shape for each in fed.values()})
+    step = step.mapped(_with_default)
     step = infer_shapes(optimise(infer_shapes(lower(step)), OPTIMISATIONS))
+    step = optimise(step.mapped(partial(_decided, step)), OPTIMISATIONS)
     exporter = Exporter(_values_of(source, graph, step), opset)
     model = exporter.model(step, list(fed), list(wanted))
     if path is not None:
@@ -70,12 +85,32 @@ def _named(graph: Graph, tensors: Named) -> dict[str, Tensor]:
 
 def _tensor(graph: Graph, each: Any) -> Tensor:
     found: Any = graph.as_graph_element(each, allow_operation=False)
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def _with_default(node: Node) -> Node:
+    """A placeholder that is no input has its default."""
+    if node.op is not placeholder_with_default_op:
+        return node
+    return node.replace(op=identity, attrs={"T": node.outputs[0].dtype})
+
+
+def _decided(step: Subgraph, node: Node) -> Node:
+    """A choice by a constant is what it chooses: a dropout outside of training has no random numbers."""
+    if node.op not in (select, select_v2):
+        return node
+    condition = _constant_of(step.nodes[node.inputs[0][0]])
+    if condition is None or np.ndim(condition):
+        return node
+    chosen = node.inputs[1 if condition else 2]
+    if step.spec(chosen) != node.outputs[0]:
+        return node
+    return node.replace(op=identity, inputs=(chosen,), attrs={"T": node.outputs[0].dtype})
 
 
 def _values_of(source: Any, graph: Graph, step: Subgraph) -> Mapping[str, Any]:
     """The values of the variables that ``step`` reads, by the names of their handles."""
-    handles = [node for node in step if node.op.name == "VarHandleOp"]
+    handles = [node for node in step if node.op is var_handle_op]
     if not handles:
         return {}
     if isinstance(source, Graph):
@@ -146,9 +181,12 @@ class Exporter:
         for node in step:
             if (node.name, 0) in names or node.name not in needed:
                 continue
-            if any(ref not in names for ref in node.inputs):
+            is_said = node.op.name in EMITTERS or node.op.name == "Const" or node.op is var_handle_op
+            if is_said and any(ref not in names for ref in node.inputs):
                 continue  # a row of the error names what this one needs
             try:
+                if not is_said:
+                    raise CannotExportError(why_absent(node.op))
                 found = self._emitted(node, step, writer, [names[ref] for ref in node.inputs])
             except CannotExportError as error:
                 line = "" if node.source is None else f" ({node.source})"
@@ -163,26 +201,23 @@ class Exporter:
     def _emitted(self, node: Node, step: Subgraph, writer: Writer, names: list[str]) -> Sequence[str]:
         if node.op.name == "Const":
             return [writer.constant(np.asarray(node.attrs["value"]))]
-        if node.op.name == "VarHandleOp":
+        if node.op is var_handle_op:
             if node.name not in self._variables:
                 raise CannotExportError("expected a variable of the session")
             return [self._root.constant(self._variables[node.name], node.name)]
-        emitter = EMITTERS.get(node.op.name)
-        if emitter is None:
-            raise CannotExportError(why_absent(node.op))
         specs = [step.spec(ref) for ref in node.inputs]
-        known = [_constant_of(step.nodes[name], index) for name, index in node.inputs]
-        found = emitter(Call(node, self, writer, names, specs, known), *names)
+        known = [_constant_of(step.nodes[name]) for name, _ in node.inputs]
+        found = EMITTERS[node.op.name](Call(node, self, writer, names, specs, known), *names)
         return [found] if isinstance(found, str) else found
 
     def inner(
         self, function: Subgraph, outer: Writer, name: str, given: Mapping[str, str],
-        inputs: Sequence[tuple[str, Any]] = (),
+        inputs: Sequence[Info] = (),
     ) -> Any:  # fmt: skip
         """The GraphProto of a body or branch.
 
-        ``given`` maps feeds to names around it; ``inputs`` are names and dtypes of its own inputs, which
-        ``given`` may name too.
+        ``given`` maps feeds to names around it; ``inputs`` are its own, which ``given`` may
+        name too.
         """
         writer = Writer(self._opset, outer)
         names: dict[Ref, str] = {(feed, 0): each for feed, each in given.items()}
@@ -193,7 +228,7 @@ class Exporter:
 
 
 def _read_nodes(step: Subgraph) -> set[str]:
-    """The nodes whose results reach the fetches: not those that others only wait for (an Assert)."""
+    """The nodes with results that reach the fetches: not those that others only wait for (an Assert)."""
     found: set[str] = set()
     stack = [name for name, _ in step.fetches]
     while stack:
@@ -204,7 +239,7 @@ def _read_nodes(step: Subgraph) -> set[str]:
     return found
 
 
-def _constant_of(node: Node, index: int) -> Any:
+def _constant_of(node: Node) -> Any:
     return node.attrs["value"] if node.op.name == "Const" else None
 
 

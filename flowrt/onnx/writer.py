@@ -20,6 +20,10 @@ MAX_COMPUTED = 1 << 28
 """Bytes of a constant up to which its transpose or its shape is computed while exporting."""
 
 
+Info = tuple[str, "np.dtype[Any]", Any]
+"""The name, dtype and shape (None if it is not known) of an input."""
+
+
 class CannotExportError(Exception):
     """ONNX cannot say this; the message is what stands behind the operation's name."""
 
@@ -76,7 +80,7 @@ class Writer:
         return self._root.dtypes[name]
 
     def typed(self, name: str, dtype: Any) -> str:
-        """``name``, whose dtype its node's inputs do not say."""
+        """``name``, of a dtype that its node's inputs do not say."""
         self._root.dtypes[name] = np.dtype(dtype)
         return name
 
@@ -87,19 +91,19 @@ class Writer:
         inner = Writer(self.opset, self)
         return inner.graph(build(inner), name)
 
-    def graph(self, outputs: Sequence[str], name: str, inputs: Sequence[tuple[str, Any]] = ()) -> Any:
-        """The nodes as a GraphProto; ``inputs`` are names and dtypes."""
+    def graph(self, outputs: Sequence[str], name: str, inputs: Sequence[Info] = ()) -> Any:
+        """The nodes as a GraphProto; ``inputs`` are names, dtypes and shapes."""
         helper = onnx().helper
         ends = []
         for output in outputs:
             ends.append(self.declare(f"{name}/result", self.dtype_of(output)))
             self.nodes.append(helper.make_node("Identity", [output], [ends[-1]]))
-        infos = [value_info(each, dtype, None) for each, dtype in inputs]
+        infos = [value_info(*each) for each in inputs]
         results = [value_info(each, self.dtype_of(each), None) for each in ends]
         return helper.make_graph(needed_nodes(self.nodes, ends), self.name(name), infos, results)
 
     def scan_body(self, op: str, dtype: np.dtype[Any], inputs: int, exclusive: bool) -> Any:
-        """The body of a scan: a carried value and its row; see `flowrt.onnx.emit.reductions.along_axis`."""
+        """The body of a scan: a carried value and its row; see `flowrt.onnx.emit.emit_reductions.along_axis`."""
         inner = Writer(self.opset, self)
         names = [inner.declare(f"scan/{i}", dtype) for i in range(inputs + 1)]
         carried, *rows = names
@@ -107,7 +111,7 @@ class Writer:
             carried = inner.add("Mul", (carried, rows[0]), 1, "scan")[0]
         after = inner.add(op, (carried, rows[-1]), 1, "scan")[0]
         row = names[0] if exclusive else after
-        return inner.graph([after, row], "scan", [(each, dtype) for each in names])
+        return inner.graph([after, row], "scan", [(each, dtype, None) for each in names])
 
     # --- nodes
 
@@ -124,7 +128,7 @@ class Writer:
     def add(
         self, op: str, inputs: Sequence[str], count: int, wanted: str, dtype: Any = None, **attrs: Any
     ) -> list[str]:
-        """Add a node of ``count`` outputs, whose names are like ``wanted``; "" is an input that is left out.
+        """Add a node of ``count`` outputs with names like ``wanted``; "" is an input that is left out.
 
         Where ONNX's operation lacks a dtype, its inputs are cast to a wider one that it has, and its outputs
         back. ``dtype`` is that of the outputs, if no input has it. Raises `CannotExportError`.
@@ -146,7 +150,9 @@ class Writer:
             variable = kind.outputs[min(i, len(kind.outputs) - 1)]
             before, after = chosen.get(variable, (None, None))
             made = after if after is not None else kind.fixed.get(variable, dtype)
-            self._root.dtypes[name] = np.dtype(made if made is not None else self.dtype_of(given[0]))
+            self._root.dtypes[name] = np.dtype(
+                made if made is not None else self.dtype_of(next(filter(None, given)))
+            )
             found.append(name if before in (None, after) else self.cast(name, before))
         return found
 

@@ -1,4 +1,4 @@
-"""What ONNX cannot say, by op, and what to do instead."""
+"""Ops that ONNX cannot say, and what to do instead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIZES = "ONNX has no such operation: write it with gathers and scatters"
 _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    _LAYOUTS: ("LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis"),
+    _LAYOUTS: ("_RowsOfVariable", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis"),
     _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose"),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
@@ -33,7 +33,10 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _GRADIENT: ("LRNGrad",),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
-    _SIZES: ("DynamicStitch", "ListDiff", "HistogramFixedWidth"),
+    _SIZES: (
+        "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
+        "TensorListScatterIntoExistingList",
+    ),
     _SUMMARY: ("ScalarSummary", "HistogramSummary", "TensorSummaryV2", "ImageSummary", "MergeSummary"),
 }  # fmt: skip
 """The ops without effects, by reason; those with effects need no list."""
@@ -42,7 +45,7 @@ _REASONS = {name: reason for reason, names in ABSENT.items() for name in names}
 
 
 def why_absent(op: OpDef) -> str:
-    """What stands behind the op's name in the error of an export."""
+    """The text behind the op's name in the error of an export."""
     if op.name in _REASONS:
         return _REASONS[op.name]
     if op.effect is Effect.RANDOM:

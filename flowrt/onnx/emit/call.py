@@ -1,4 +1,4 @@
-"""`Call`: one operation of flowrt while it is written as ONNX's; `emits` registers who writes which.
+"""`Call`: one operation of flowrt while it is written as ONNX's; `emits` registers its emitter.
 
 An emitter takes a `Call` and the names of its inputs, adds nodes, and returns the name of each output, or one
 name. It need not care for dtypes that ONNX's operation lacks (`Call.add` casts to one that it has), nor
@@ -116,7 +116,7 @@ class Call:
     def constant(self, value: Any) -> str:
         return self.writer.constant(np.asarray(value))
 
-    def ints(self, values: Sequence[int]) -> str:
+    def ints(self, values: Any) -> str:
         """A vector of int64."""
         return self.constant(np.array(values, np.int64).reshape(-1))
 

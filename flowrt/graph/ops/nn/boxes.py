@@ -64,9 +64,9 @@ def kept_boxes(boxes: Any, scores: Any, most: int, overlap: float, least: float)
 
 
 def _decayed_boxes(boxes: Any, scores: Any, most: int, least: float, sigma: float) -> tuple[Any, Any]:
-    """The places where no box is dropped for an overlap (compare `kept_boxes`): each that is taken makes the scores of the
-    others smaller (Bodla et al., 2017), times ``exp(-overlap^2 / (2 sigma))``. Also the scores with which
-    they were taken.
+    """The places where no box is dropped for an overlap (compare `kept_boxes`): each that is taken makes the
+    scores of the others smaller (Bodla et al., 2017), times ``exp(-overlap^2 / (2 sigma))``. Also the scores
+    with which they were taken.
     """
     corners, now = _corners(boxes), scores.astype(np.float32)
     alive = now > least

@@ -71,7 +71,10 @@ def loop(c: Call, condition: str, *inputs: str) -> list[str]:
     given = dict(zip(body.feeds, [*own, *invariant], strict=True))
     graph = c.exporter.inner(
         body, c.writer, f"{c.node.name}/body", given,
-        [(step, np.dtype(np.int64)), (going, np.dtype(bool)), *zip(own, kinds, strict=True)],
+        [
+            (step, np.dtype(np.int64), []), (going, np.dtype(bool), []),
+            *((name, kind, None) for name, kind in zip(own, kinds, strict=True)),
+        ],
     )  # fmt: skip
     condition = condition if c.rank() == 0 else c.reshape(condition, [])
     found = c.several("Loop", count, "", condition, *carried, body=graph)

@@ -223,11 +223,11 @@ def split(c: Call, axis: str, x: str) -> list[str]:
 
 @emits("SplitV")
 def split_by_sizes(c: Call, x: str, sizes: str, axis: str) -> list[str]:
-    axis = c.integers(2, "an axis")[0]
+    along = c.integers(2, "an axis")[0]
     shapes = [each.shape for each in c.node.outputs]
-    sizes = [None if shape is None else shape[axis] for shape in shapes]
-    vector = c.host_ints(1) if None in sizes else c.ints([size or 0 for size in sizes])
-    return c.several("Split", c.attrs["num_split"], x, vector, axis=axis)
+    found = [None if shape is None else shape[along] for shape in shapes]
+    vector = c.host_ints(1) if None in found else c.ints([each or 0 for each in found])
+    return c.several("Split", c.attrs["num_split"], x, vector, axis=along)
 
 
 @emits("Pack")
@@ -271,7 +271,7 @@ def padded(c: Call, x: str, value: str) -> str:
 
 
 def _mirrored(c: Call, sizes: tuple[int, ...]) -> list[Any]:
-    """Of each dimension of these sizes, the places of the padded one."""
+    """The places in each dimension of these sizes that the padded one has."""
     pads = np.asarray(c.integers(1, "paddings")).reshape(-1, 2)
     mode: Any = {"REFLECT": "reflect", "SYMMETRIC": "symmetric"}[c.attrs["mode"]]
     return [np.pad(np.arange(size), tuple(each), mode) for size, each in zip(sizes, pads, strict=True)]
@@ -352,7 +352,7 @@ def lin_space(c: Call, start: str, stop: str, count: str) -> str:
 
 @emits("OneHot")
 def one_hot(c: Call, indices: str, depth: str, on: str, off: str) -> str:
-    """By comparison: an index outside has no element, where ONNX's own counts negative ones from the end."""
+    """A comparison, so that an index outside has no element: ONNX's own counts negative ones from the end."""
     count, axis = c.integers(1, "a depth")[0], c.attrs["axis"]
     rank = c.rank() + 1
     axis = axis % rank

@@ -1,4 +1,4 @@
-"""Over dimensions, and along one."""
+"""Reductions over dimensions, and sums along one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REDUCTIONS = {
 
 
 def _axes(c: Call) -> list[int]:
-    """In order, of each dimension one."""
+    """The dimensions, in order."""
     return sorted({axis % c.rank() for axis in c.integers(1, "axes")}) if c.rank() else []
 
 
@@ -35,7 +35,7 @@ def mean(c: Call, x: str, axes: str) -> str:
 
 @emits("All", "Any")
 def logical(c: Call, x: str, axes: str) -> str:
-    """By the smallest or the largest of 0 and 1; of no elements that is one outside."""
+    """The smallest or the largest of 0 and 1; of no elements that is a number outside."""
     op = {"All": "ReduceMin", "Any": "ReduceMax"}[c.op]
     found = c.reduce(op, c.cast(x, np.int32), _axes(c), c.attrs["keep_dims"])
     return c.add("Greater", found, c.number(0, np.int32))
@@ -59,7 +59,7 @@ def cumulative_sum(c: Call, x: str, axis: str) -> str:
 
 @emits("Cumprod")
 def cumulative_product(c: Call, x: str, axis: str) -> str:
-    """By a scan, since ONNX's own is newer than most runtimes."""
+    """A scan, since ONNX's own operation is newer than most runtimes."""
     return along_axis(c, [x], "Mul", 1, c.attrs["exclusive"])
 
 
@@ -85,9 +85,9 @@ def along_axis(c: Call, inputs: list[str], op: str, first: float, exclusive: boo
     body = c.writer.scan_body(op, wide, len(inputs), exclusive)
     directions = [int(c.attrs["reverse"])] * len(inputs)
     _, found = c.several(
-        "Scan", 2, start, *given, body=body, num_scan_inputs=len(inputs), scan_input_axes=[axis] * len(inputs),
-        scan_input_directions=directions, scan_output_axes=[axis], scan_output_directions=directions[:1],
-        dtype=wide,
+        "Scan", 2, start, *given, body=body, num_scan_inputs=len(inputs), dtype=wide,
+        scan_input_axes=[axis] * len(inputs), scan_input_directions=directions,
+        scan_output_axes=[axis], scan_output_directions=directions[:1],
     )  # fmt: skip
     return found
 
@@ -99,7 +99,7 @@ def recurrence(c: Call, a: str, b: str, axis: str) -> str:
 
 @emits("CumulativeLogsumexp")
 def cumulative_log_sum_exp(c: Call, x: str, axis: str) -> str:
-    """With the largest of all taken away, so that nothing overflows."""
+    """Sums with the largest of all taken away, so that nothing overflows."""
     along = c.integers(1, "an axis")[0] % c.rank()
     if not c.dims()[along]:
         return x

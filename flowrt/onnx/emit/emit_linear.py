@@ -27,7 +27,7 @@ def einsum(c: Call, *inputs: str) -> str:
 
 @emits("Cross")
 def cross(c: Call, a: str, b: str) -> str:
-    """Of vectors in the last dimension."""
+    """The product of vectors in the last dimension."""
 
     def moved(x: str, order: list[int]) -> str:
         return c.add("Gather", x, c.ints(order), axis=-1)

@@ -149,7 +149,7 @@ def floor_divided(c: Call, x: str, y: str) -> str:
 
 
 def _is_below(c: Call, rest: str, y: str) -> str:
-    """Whether a rest that is not 0 has another sign than the divisor."""
+    """The places where a rest that is not 0 has another sign than the divisor."""
     zero = c.number(0)
     differs = c.add("Xor", c.add("Less", rest, zero), c.add("Less", y, zero))
     return c.add("And", differs, c.add("Not", c.add("Equal", rest, zero)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from flowrt.onnx.emit.call import Call, emits
-from flowrt.onnx.emit.convolution import channels_as_before, channels_first
+from flowrt.onnx.emit.emit_convolution import channels_as_before, channels_first
 
 
 @emits("Softmax", "LogSoftmax")

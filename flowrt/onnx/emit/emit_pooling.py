@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrt.graph.ops.nn.windows import Axis, lay_windows, split_layout, steps_of
 from flowrt.onnx.emit.call import Call, emits
-from flowrt.onnx.emit.convolution import channels_as_before, channels_first
+from flowrt.onnx.emit.emit_convolution import channels_as_before, channels_first
 
 
 def _spatial(c: Call, values: Sequence[Any]) -> list[Any]:

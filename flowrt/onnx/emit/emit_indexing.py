@@ -11,7 +11,7 @@ from flowrt.onnx.emit.call import Call, emits
 
 @emits("GatherV2", "ResourceGather")
 def gather(c: Call, params: str, indices: str, axis: str = "") -> str:
-    """With dimensions in common by GatherND, which takes coordinates."""
+    """A Gather; with dimensions in common a GatherND, which takes coordinates."""
     along = c.integers(2, "an axis")[0] if axis else 0
     rank, batch = len(_shape_of_params(c)), int(c.attrs.get("batch_dims", 0))
     along, batch = along % max(rank, 1), batch % max(c.rank(1), 1) if batch < 0 else batch
@@ -80,7 +80,7 @@ _REDUCTIONS = {"Sum": "add", "Prod": "mul", "Max": "max", "Min": "min", "Mean": 
 
 
 def _first(kind: str, dtype: np.dtype[Any]) -> Any:
-    """What a segment without elements has."""
+    """The value of a segment without elements."""
     if kind in ("Sum", "Mean"):
         return 0
     if kind == "Prod":
@@ -116,7 +116,7 @@ def unsorted_segments(c: Call, data: str, ids: str, count: str) -> str:
 
 @emits("SegmentSum", "SegmentProd", "SegmentMax", "SegmentMin", "SegmentMean")
 def segments(c: Call, data: str, ids: str) -> str:
-    """As many as the last number says; 0 for one without elements, 1 for a product."""
+    """Segments up to the last number; 0 for one without elements, 1 for a product."""
     kind = c.op.removeprefix("Segment")
     if c.dims(1) == (0,):
         return data
@@ -170,7 +170,7 @@ def _top(c: Call, x: str, count: str) -> list[str]:
 
 @emits("InTopKV2")
 def in_top_k(c: Call, predictions: str, targets: str, k: str) -> str:
-    """Whether the target is a class, all predictions are finite, and fewer than k are above the target's."""
+    """True where the target is a class, all predictions are finite, and fewer than k are above its own."""
     classes = c.dims()[1]
     if classes is None:
         c.refuse("expected a known number of classes: give the inputs sizes")
@@ -182,7 +182,9 @@ def in_top_k(c: Call, predictions: str, targets: str, k: str) -> str:
     fewer = c.add("Less", c.reduce("ReduceSum", above, [1]), c.host_ints(2))
     odd = c.cast(c.add("Or", c.add("IsNaN", predictions), c.add("IsInf", predictions)), np.int32)
     is_finite = c.add("Equal", c.reduce("ReduceSum", odd, [1]), c.number(0, np.int32))
-    is_class = c.add("And", c.add("GreaterOrEqual", wide, c.ints([0])), c.add("Less", wide, c.ints([classes])))
+    is_class = c.add(
+        "And", c.add("GreaterOrEqual", wide, c.ints([0])), c.add("Less", wide, c.ints([classes]))
+    )
     return c.add("And", c.add("And", fewer, is_finite), is_class)
 
 
