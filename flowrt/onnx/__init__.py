@@ -1,4 +1,5 @@
-"""ONNX models as graphs: `load`, and the backend interface of ONNX's own suite.
+"""ONNX models as graphs, and graphs as ONNX models: `load`, `export`, and the backend interface of ONNX's own
+suite.
 
     >>> model = flowrt.onnx.load("detector.onnx")
     >>> boxes, scores = model.run({"image": image})
@@ -13,6 +14,9 @@ The way of a model:
     function_bodies  what has no function: the body that its schema, or the model, gives
     values           what handlers take and return; what is known is computed at once
     ops              the handlers, by kind of operation
+    exporter         the other way: `export`, from the operations that outputs need to a ModelProto
+    writer           the nodes of an ONNX graph while they are made, with dtypes
+    emit             the functions that write flowrt's operations as ONNX's, by kind
     surface          flowrt's public names, as scripts have them
     backend          `prepare`, `run_model`, `run_node`
 
@@ -26,6 +30,7 @@ ONNX's own converter first. The package `onnx` is needed (the extra ``onnx``). N
 """
 
 from flowrt.onnx import ops as ops  # registers the handlers
+from flowrt.onnx.exporter import export as export
 from flowrt.onnx.importer import import_model as import_model
 from flowrt.onnx.model import OnnxModel as OnnxModel
 from flowrt.onnx.model import load as load

@@ -127,3 +127,14 @@ def schema_of(domain: str, op: str, version: int) -> Any | None:
         return library.defs.get_schema(op, version, domain)
     except library.defs.SchemaError:
         return None
+
+
+def element_type(dtype: np.dtype[Any]) -> int:
+    """The element type of a NumPy dtype; `object` is a string. Raises `UnimplementedError`."""
+    library = onnx()
+    if dtype.kind == "O":
+        return int(library.TensorProto.STRING)
+    try:
+        return int(library.helper.np_dtype_to_tensor_dtype(dtype))
+    except (KeyError, ValueError) as error:
+        raise UnimplementedError(f"expected a dtype that ONNX has; got {dtype}") from error

@@ -182,8 +182,9 @@ WITHOUT_RULE = {
         "RandomStandardNormalAt", "RandomUniformAt", "RandomUniformIntAt", "TruncatedNormalAt",
     },
     "of a size that only values determine": {
-        "DynamicPartition", "DynamicStitch", "ListDiff", "SegmentMax", "SegmentMean", "SegmentMin",
-        "SegmentProd", "SegmentSum", "SparseToDense", "Unique", "UniqueWithCounts", "Where",
+        "DynamicPartition", "DynamicStitch", "ListDiff", "NonMaxSuppressionByClass", "NonMaxSuppressionV2",
+        "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5", "SegmentMax", "SegmentMean",
+        "SegmentMin", "SegmentProd", "SegmentSum", "SparseToDense", "Unique", "UniqueWithCounts", "Where",
     },
     "all dimensions together": {"Diag", "DiagPart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},

@@ -9,6 +9,7 @@ convolution      convolutions, their transposes, columns back to images
 pooling          windows and regions
 sampling         images between their elements
 resize           Resize and Upsample
+detection        boxes of detectors
 normalization    normalizations, dropout, random draws
 recurrent        RNN, GRU, LSTM
 quantized        whole numbers with a scale and a zero point
@@ -21,6 +22,7 @@ learning         steps of optimizers; small operations of ai.onnx.ml
 from flowrt.onnx.ops import (
     control_flow,
     convolution,
+    detection,
     elementwise,
     indexing,
     learning,

@@ -8,4 +8,5 @@ windows                            sliding windows, im2col
 conv, depthwise_conv               convolution ops with their gradients
 conv_functions                     TensorFlow's convolution functions over these
 pooling                            max and average pooling
+boxes                              non-maximum suppression
 """

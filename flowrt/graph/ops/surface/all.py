@@ -43,6 +43,7 @@ from flowrt.graph.ops.nn import (
     activations,
     batch_norm,
     bias,
+    boxes,
     conv,
     conv_functions,
     depthwise_conv,
