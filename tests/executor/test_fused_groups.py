@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.kernels import loop_layout
+from flowrt.executor.kernels.fused_kernel import FusedKernel
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fusion.fuse import MIN_ALONE
 from tests.executor.fused_sessions import both, fused_of, plans_of
@@ -422,3 +423,25 @@ def test_only_loops_that_run_are_compiled(eager):
             assert fused_of(session) == [["Mul", "Tanh", "AddV2"]]
         known.append(set(loop_layout._compiled))
     assert len(known[1] - known[0]) == 1
+
+
+@pytest.mark.usefixtures("eager")
+def test_sums_of_columns_of_what_is_in_registers_are_bound_once(monkeypatch):
+    """Large feeds are read where they are, in a loop that threads share."""
+    bound = []
+    bind = FusedKernel.bind
+    monkeypatch.setattr(FusedKernel, "bind", lambda kernel, *a: (bound.append(a), bind(kernel, *a))[1])
+    rows = 700
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, row = tf.placeholder(tf.float32, [rows, 256]), tf.placeholder(tf.float32, [256])
+        scaled = x * tf.exp(row)
+        summed = tf.reduce_sum(scaled, 0)
+        largest = tf.reduce_max(tf.reshape(scaled - 1.0, [256, rows]), 1)
+        for seed in range(3):
+            given = {x: values(rows, 256, seed=seed), row: values(256, seed=seed)}
+            found = session.run([summed, largest], given)
+            expected = given[x] * np.exp(given[row])
+            np.testing.assert_allclose(found[0], expected.sum(0), rtol=1e-3, atol=1e-3)
+            np.testing.assert_allclose(found[1], (expected - 1).reshape(256, rows).max(1), rtol=1e-4)
+        assert "Sum" in fused_of(session)[0]
+    assert bound == []

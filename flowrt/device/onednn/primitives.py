@@ -147,7 +147,7 @@ def _primitive(work: Callable[..., int]) -> Callable[[Callable[_P, _Plan]], Call
     def decorate(plan: Callable[..., _Plan]) -> Any:
         @wraps(plan)
         def found(*arguments: Any) -> Primitive:
-            primitive = _made(plan, threads_to_use(work(*arguments)), *arguments)
+            primitive = _made(plan, work(*arguments), threads_to_use(work(*arguments)), *arguments)
             if primitive is None:
                 raise Unsupported(plan.__name__)
             return primitive
@@ -158,10 +158,10 @@ def _primitive(work: Callable[..., int]) -> Callable[[Callable[_P, _Plan]], Call
 
 
 @lru_cache(maxsize=MAX_PRIMITIVES)
-def _made(plan: Callable[..., _Plan], n_threads: int, *arguments: Any) -> Primitive | None:
+def _made(plan: Callable[..., _Plan], work: int, n_threads: int, *arguments: Any) -> Primitive | None:
     library().use_threads(n_threads)
     try:
-        return Primitive(n_threads, *plan(*arguments))
+        return Primitive(work, n_threads, *plan(*arguments))
     except Unsupported:
         return None
 
@@ -374,10 +374,14 @@ class Primitive:
     """A computation on arrays of certain layouts. Thread-safe."""
 
     def __init__(
-        self, n_threads: int, describe: Callable[[list[Handle]], Handle], operands: Sequence[_Operand]
+        self,
+        work: int,
+        n_threads: int,
+        describe: Callable[[list[Handle]], Handle],
+        operands: Sequence[_Operand],
     ) -> None:
         dnnl = library()
-        self.n_threads, self.operands = n_threads, operands
+        self.work, self.n_threads, self.operands = work, n_threads, operands
         self.given = [operand.layout.descriptor() for operand in operands]
         self.descriptor = describe([o.layout.wanted(d) for o, d in zip(operands, self.given, strict=True)])
         self.implementation = dnnl.implementation(self.descriptor)
@@ -386,7 +390,7 @@ class Primitive:
         self.handle = dnnl.create("primitive", self.descriptor)
         self.copies = list(filter(None, map(self._copy, range(len(operands)))))
         self.scratchpad = dnnl.scratchpad_descriptor(self.descriptor)
-        self._idle: list[_Execution] = []
+        self._idle: list[Execution] = []
 
     def __call__(self, *arrays: Array) -> None:
         """Compute the result, one of the ``arrays``, from the others. They have the layouts that the
@@ -395,9 +399,16 @@ class Primitive:
         try:
             execution = self._idle.pop()
         except IndexError:
-            execution = _Execution(self)
-        execution.run(arrays)
+            execution = Execution(self)
+        for number, array in enumerate(arrays):
+            execution.place(number, array.ctypes.data)
+        execution.run()
         self._idle.append(execution)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether one that is made now, in this thread, would use as many threads."""
+        return self.n_threads == threads_to_use(self.work)
 
     def _copy(self, number: int) -> _Copy | None:
         dnnl, operand = library(), self.operands[number]
@@ -411,8 +422,8 @@ class Primitive:
 
 
 @final
-class _Execution:
-    """A primitive with memory objects: for one thread at a time."""
+class Execution:
+    """A primitive with memory objects: for one thread at a time. It keeps no array alive."""
 
     def __init__(self, primitive: Primitive) -> None:
         dnnl = library()
@@ -445,20 +456,22 @@ class _Execution:
             (after if copy.is_result else before).append(step)
         return [*before, (primitive.handle, _arguments(used)), *after]
 
-    def run(self, arrays: Sequence[Array]) -> None:
+    def place(self, number: int, address: int) -> None:
+        """The array of operand ``number`` is at ``address`` from now on."""
+        if address != self._addresses[number]:
+            library().set_address(self._memories[number], address)
+            self._addresses[number] = address
+
+    def run(self) -> None:
+        """Compute the result from the operands, where they were placed."""
         dnnl = library()
         dnnl.use_threads(self._primitive.n_threads)
-        for i, array in enumerate(arrays):
-            address = array.ctypes.data
-            if address != self._addresses[i]:
-                dnnl.set_address(self._memories[i], address)
-                self._addresses[i] = address
         if self._nbytes:
-            self._place(WORKSPACE.address(self._nbytes))
+            self._place_inner(WORKSPACE.address(self._nbytes))
         for primitive, arguments in self._steps:
             dnnl.execute(primitive, self._stream, arguments)
 
-    def _place(self, workspace: int) -> None:
+    def _place_inner(self, workspace: int) -> None:
         if workspace != self._workspace:
             for memory, offset in zip(self._inner, self._offsets, strict=True):
                 library().set_address(memory, workspace + offset)

@@ -18,7 +18,7 @@ from flowrt.executor.kernels.plain_group import PlainGroup
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, Ufunc
 
 
@@ -112,7 +112,9 @@ class KernelBinder:
             if isinstance(inputs, Later):
                 return function.bind_late(inputs, self._registers, arrays)
             return function.bind(inputs, arrays)
-        return self._backend.call(node, arguments, arrays) if self._has_loops else None
+        if not self._has_loops:
+            return None
+        return self._backend.call(node, arguments, self._specs(node), arrays, self._registers)
 
     def _into_registers(
         self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
@@ -122,8 +124,11 @@ class KernelBinder:
             function.prepare()  # its results will be new memory, which no input shares
         if not (self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None):
             return None
-        specs = [self._subgraph.spec(ref) for ref in node.inputs]
-        return self._backend.update(node, arguments, specs, self._registers)
+        return self._backend.update(node, arguments, self._specs(node), self._registers)
+
+    def _specs(self, node: Node) -> list[TensorSpec]:
+        """The specs of the inputs of ``node``."""
+        return [self._subgraph.spec(ref) for ref in node.inputs]
 
     def call(self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]) -> Call:
         """The call of a kernel of ``node`` on ``arguments``, into buffers or registers ``writes``."""

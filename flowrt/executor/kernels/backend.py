@@ -1,7 +1,8 @@
 """Backends: the way in which a kind of device computes, beside the kernels of its operations.
 
     kernel    a kernel of the device's own, such as a library's, in place of an operation's
-    call      a compiled call of a small operation; `scalar_code`, its code in a control nest
+    call      a compiled call of a small operation, or a library's on memory that stays; `scalar_code`, the
+              code of one element in a control nest
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
     launched  what a step calls for a kernel: the kernel, or its simulation
@@ -40,8 +41,17 @@ class Backend(Protocol):
         if it has none. ``has_loops``: whether loops may be compiled.
         """
 
-    def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
-        """A compiled call of ``node`` on ``arguments``, as its kernel takes them, into ``out``, or None."""
+    def call(
+        self,
+        node: Node,
+        arguments: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        out: Sequence[Any],
+        registers: list[Any],
+    ) -> Action | None:
+        """A compiled call of ``node`` on ``arguments``, as its kernel takes them, of inputs with ``specs``,
+        into ``out``, or None. Arguments that are known when it runs are in ``registers``.
+        """
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
         """A fused node of one element as code of a control nest, from ``reads`` into ``out``, or None."""
@@ -79,7 +89,14 @@ class PlainBackend:
     def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
         return None
 
-    def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
+    def call(
+        self,
+        node: Node,
+        arguments: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        out: Sequence[Any],
+        registers: list[Any],
+    ) -> Action | None:
         return None
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:

@@ -11,6 +11,7 @@ from flowrt.device.workspace import Workspace
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.buffers.buffer_assignment import stand_ins
 from flowrt.executor.kernels.backend import Backend, PlainBackend
+from flowrt.executor.kernels.bound_product import bound_product
 from flowrt.executor.kernels.cuda_kernel import CudaKernel
 from flowrt.executor.kernels.cuda_update import cuda_update
 from flowrt.executor.kernels.fused_kernel import FusedKernel
@@ -37,8 +38,15 @@ class HostBackend(PlainBackend):
     def workspace(self) -> Workspace | None:
         return self.device.workspace
 
-    def call(self, node: Node, arguments: Sequence[Any], out: Sequence[Any]) -> Action | None:
-        return small_call(node, arguments, out)
+    def call(
+        self,
+        node: Node,
+        arguments: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        out: Sequence[Any],
+        registers: list[Any],
+    ) -> Action | None:
+        return small_call(node, arguments, out) or bound_product(node, arguments, specs, out[0], registers)
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
         return scalar_code(node, reads, out)

@@ -33,7 +33,7 @@ class FusedKernel(GroupKernel):
         return self._bind([np.asarray(value) for value in inputs], results)[0]
 
     def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Action, Table | None]:
-        """`bind`, and the loop's table where the action is nothing but machine code."""
+        """`bind`, and the loop's table where the action reads ``inputs`` by it alone."""
         operands = arrays_of(self._operands, inputs, results)
         layout: Layout | None = None
         if all(array.flags.aligned for array in (*inputs, *results)):
@@ -54,7 +54,8 @@ class FusedKernel(GroupKernel):
                 return self._with_sums(call, sums, results), call.table
             if len(sums) == 1:
                 return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
-        return Call(self._call_with_sums, (*call.bound(), sums, inputs, results)), None
+        with_sums = Call(self._call_with_sums, (*call.bound(), sums, inputs, results))
+        return with_sums, None if status in sums else call.table
 
     def _with_sums(self, call: MachineCall, sums: dict[int, Array], results: Sequence[Array]) -> MachineCall:
         """The loop between the copies that `_call_with_sums` makes, for a loop that is one part."""

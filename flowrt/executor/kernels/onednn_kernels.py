@@ -33,6 +33,7 @@ from flowrt.device.onednn.primitives import (
     Combination,
     Layout,
     PostOp,
+    Primitive,
     batch_normalization,
     batch_normalization_gradient,
     convolution,
@@ -358,8 +359,10 @@ def _factors(attrs: Mapping[str, Any], arguments: Any) -> list[Array]:
     ]
 
 
-def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
-    """The product of two factors."""
+def _matrices(attrs: Mapping[str, Any], arguments: Any) -> tuple[Array, Array, tuple[int, ...], int]:
+    """Two factors as matrices or batches of one rank, the shape of their product, and the number of
+    multiplications for one matrix.
+    """
     a, b = _factors(attrs, arguments)
     (*batch, m, k), (*other, k2, n) = a.shape, b.shape
     if a.dtype != np.float32 or b.dtype != np.float32 or k != k2 or m == 1 or n == 1:
@@ -370,28 +373,57 @@ def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> A
         batch = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
     if math.prod(batch) * m * k * n <= MIN_PRODUCT:
         raise Unsupported("size")
-    result: Array = np.empty((*batch, m, n), np.float32) if out is None else out
-    if m * k * n > MAX_UNPACKED:
+    return a, b, (*batch, m, n), m * k * n
+
+
+def _product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
+    """The product of two factors."""
+    a, b, shape, work = _matrices(attrs, arguments)
+    result: Array = np.empty(shape, np.float32) if out is None else out
+    if work > MAX_UNPACKED:
         multiply(a, b, result)
     else:
-        matrix_product(layout_of(a), layout_of(b), layout_of(result))(a, b, result)
+        _primitive_of(a, b, result)(a, b, result)
     return result
 
 
 def _added_product(op: OpDef, attrs: Mapping[str, Any], arguments: Any, out: Any) -> Array:
     """The product of two factors, added to a matrix, which may be at the place of the result."""
     total, *factors = arguments
-    a, b = _factors(attrs, factors)
-    (m, k), n = a.shape, b.shape[1]
-    _check(total, a, b)
-    if not MIN_PRODUCT < m * k * n <= MAX_UNPACKED:
+    a, b, shape, work = _matrices(attrs, factors)
+    _check(total)
+    if work > MAX_UNPACKED:
         raise Unsupported("size")
-    result: Array = np.empty((m, n), np.float32) if out is None else out
-    add = matrix_product(layout_of(a), layout_of(b), layout_of(result), True)
+    result: Array = np.empty(shape, np.float32) if out is None else out
+    add = _primitive_of(a, b, result, adds=True)
     if address_of(total) != address_of(result):
         np.copyto(result, total)
     add(a, b, result)
     return result
+
+
+def _primitive_of(a: Array, b: Array, c: Array, adds: bool = False) -> Primitive:
+    return matrix_product(layout_of(a), layout_of(b), layout_of(c), adds)
+
+
+PRODUCTS = frozenset({matmul_op, batch_matmul, matmul_add_op})
+
+
+def product_on(
+    op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Array], out: Array
+) -> tuple[Callable[[], Primitive], tuple[Array, Array, Array]]:
+    """A function that finds the primitive of one of `PRODUCTS` on arrays with these layouts, and the arrays
+    that the primitive is called with: views of two of the ``arguments``, and ``out``.
+
+    Raises `Unsupported` where it takes more than a primitive.
+    """
+    adds = op is matmul_add_op
+    if adds and address_of(arguments[0]) != address_of(out):
+        raise Unsupported("a sum at two places")
+    a, b, shape, work = _matrices(attrs, arguments[-2:])
+    if out.shape != shape or out.dtype != np.float32 or work > MAX_UNPACKED:
+        raise Unsupported("shape or size")
+    return partial(matrix_product, layout_of(a), layout_of(b), layout_of(out), adds), (a, b, out)
 
 
 # --- all of them

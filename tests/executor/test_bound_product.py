@@ -1,0 +1,174 @@
+"""Products of oneDNN's bound to a program's memory: results are those of the kernel, which is not called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt import dtypes
+from flowrt.device.llvm import host_pool
+from flowrt.device.onednn import onednn, primitives
+from flowrt.executor.kernels import bound_product as module
+from flowrt.executor.kernels.bound_product import BoundProduct, bound_product
+from flowrt.executor.program.arguments import later_of
+from flowrt.graph.node import Node, TensorSpec
+from flowrt.graph.op_def import registered_ops
+from flowrt.graph.passes.fusion.accumulated_products import matmul_add_op
+
+pytestmark = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
+
+Array = np.ndarray[Any, Any]
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def node_of(op: Any, attrs: dict[str, bool], out: Array) -> Node:
+    return Node("product", op, (), (), attrs, "", None, (TensorSpec(dtypes.float32, out.shape),))
+
+
+def bind(
+    op: Any, arguments: list[Any], out: Array, registers: list[Any], attrs: dict[str, bool] | None = None
+) -> BoundProduct | None:
+    """``arguments``: arrays, or numbers of registers, which have arrays."""
+    arrays = [registers[a] if isinstance(a, int) else a for a in arguments]
+    given = [later_of(a) if isinstance(a, int) else a for a in arguments]
+    specs = [TensorSpec(dtypes.as_dtype(array.dtype), array.shape) for array in arrays]
+    attrs = attrs or {"transpose_a": False, "transpose_b": False}
+    return bound_product(node_of(op, attrs, out), given, specs, out, registers)
+
+
+def matmul() -> Any:
+    return registered_ops()["MatMul"]
+
+
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("late", [(), (0,), (1,), (0, 1)])
+def test_factors_in_memory_and_in_registers(turned: tuple[bool, bool], late: tuple[int, ...]) -> None:
+    registers: list[Any] = [None, None]
+    out = np.full((80, 96), np.nan, np.float32)
+    attrs = dict(zip(("transpose_a", "transpose_b"), turned, strict=True))
+    call = None
+    for step in range(3):  # new arrays in the registers, new elements in memory
+        a, b = floats(80, 70, seed=step), floats(70, 96, seed=10 + step)
+        factors = [x.T.copy() if is_turned else x for x, is_turned in zip((a, b), turned, strict=True)]
+        if call is None:
+            known = factors
+            registers[:] = factors
+            arguments = [i if i in late else factors[i] for i in range(2)]
+            call = bind(matmul(), arguments, out, registers, attrs)
+            assert call is not None
+        for i, factor in enumerate(factors):
+            if i in late:
+                registers[i] = factor
+            else:
+                known[i][...] = factor
+        call.run()
+        np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_register_with_another_layout_is_the_kernels() -> None:
+    a, b = floats(80, 70), floats(70, 96)
+    registers: list[Any] = [a]
+    out = np.empty((80, 96), np.float32)
+    call = bind(matmul(), [0, b], out, registers)
+    assert call is not None
+    for found in (a, np.asfortranarray(a), a[::-1], a):
+        registers[0] = found
+        call.run()
+        np.testing.assert_allclose(out, found @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_batches_broadcast() -> None:
+    a, b = floats(3, 1, 64, 48), floats(2, 48, 64)
+    out = np.empty((3, 2, 64, 64), np.float32)
+    call = bind(registered_ops()["BatchMatMulV2"], [a, b], out, [], {"adj_x": False, "adj_y": False})
+    assert call is not None
+    call.run()
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sum_is_bound_where_it_has_one_place() -> None:
+    total, a, b = floats(80, 96, seed=1), floats(80, 70, seed=2), floats(70, 96, seed=3)
+    assert bind(matmul_add_op, [total, a, b], np.empty((80, 96), np.float32), []) is None
+    assert bind(matmul_add_op, [0, a, b], total, [total]) is None
+    call = bind(matmul_add_op, [total, a, b], total, [])
+    assert call is not None
+    expected = total + a @ b + a @ b
+    call.run()
+    call.run()
+    np.testing.assert_allclose(total, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_takes_more_than_a_primitive_is_not_bound() -> None:
+    a, b, out = floats(80, 70), floats(70, 96), np.empty((80, 96), np.float32)
+    wide = [array.astype(np.float64) for array in (a, b, out)]
+    assert bind(matmul(), wide[:2], wide[2], []) is None
+    assert bind(matmul(), [a[:2, :4].copy(), b[:4].copy()], np.empty((2, 96), np.float32), []) is None
+    assert bind(registered_ops()["Sub"], [a, a], a.copy(), [], {}) is None
+    side = 820
+    large = floats(side, side)
+    assert bind(matmul(), [large, large], np.empty_like(large), []) is None  # packed
+
+
+def test_another_number_of_threads_finds_another_primitive() -> None:
+    side = 256  # enough work to share
+    a, b, out = floats(side, side), floats(side, side), np.empty((side, side), np.float32)
+    call = bind(matmul(), [a, b], out, [])
+    assert call is not None
+    try:
+        for count in (1, 2, 1):
+            host_pool.set_num_threads(count)
+            out.fill(np.nan)
+            call.run()
+            assert call._primitive is not None
+            assert call._primitive.n_threads == count
+            np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-3)
+    finally:
+        host_pool.set_num_threads(0)
+
+
+def test_a_primitive_that_is_refused_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> Any:
+        raise onednn.Unsupported("none")
+
+    a, b, out = floats(80, 70), floats(70, 96), np.empty((80, 96), np.float32)
+    call = bind(matmul(), [a, b], out, [])
+    assert call is not None
+    call._find = refuse
+    call.run()
+    np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-4)
+
+
+def test_steps_call_only_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward, with the products of a variable, of a feed in a register, and a sum."""
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    monkeypatch.setenv("FLOWRT_CHECK", "1")
+    called: list[str] = []
+    run = primitives.Primitive.__call__
+    monkeypatch.setattr(
+        primitives.Primitive, "__call__", lambda p, *a: (called.append(p.implementation), run(p, *a))
+    )
+    bound: list[Any] = []
+    make = module.BoundProduct
+    monkeypatch.setattr(module, "BoundProduct", lambda *a: bound.append(make(*a)) or bound[-1])
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [128, 160])
+        start = floats(160, 160) * np.float32(0.1)
+        w = tf.Variable(start)
+        y = tf.matmul(tf.tanh(tf.matmul(x, w)), w)
+        largest = tf.reduce_max(tf.gradients(tf.reduce_sum(tf.square(y)), w)[0], 0)
+        session.run(tf.global_variables_initializer())
+        for seed in range(3):
+            value = floats(128, 160, seed=seed)
+            found = session.run(largest, {x: value})
+            h = np.tanh(value @ start)
+            dy = 2 * (h @ start)
+            expected = h.T @ dy + value.T @ (dy @ start.T * (1 - h * h))
+            np.testing.assert_allclose(found, expected.max(0), rtol=1e-3, atol=1e-2)
+    assert bound
+    assert called == []
