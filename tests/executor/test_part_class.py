@@ -223,11 +223,10 @@ def test_buffers_of_another_part_at_one_place_are_caught(monkeypatch: pytest.Mon
 
 
 def test_nodes_in_the_place_of_others_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Partition.order.fget
-    assert own is not None
+    own: Any = Partition.order
 
     def swapped(self: Partition) -> list[Node]:
-        nodes = own(self)
+        nodes = own.fget(self)
         alike = [i for i, node in enumerate(nodes) if node.op.name == "Tanh"]
         changed = dict(zip(alike, alike[::-1], strict=True)) if self.device.name.endswith(":3") else {}
         return [nodes[changed.get(i, i)] for i in range(len(nodes))]
