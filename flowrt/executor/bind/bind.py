@@ -5,8 +5,7 @@ All look-ups are resolved here, once, in one pass over the nodes. Buffers were a
 node becomes an instruction: an action, and the places that it reads and writes. Values that are known now
 cost nothing at run time; host arguments (axes, shapes) are read now if they are constants.
 
-    bind_values      constants and views
-    bind_kernel      kernels, compiled calls and loops, updates
+    bind_kernel      kernels, views, compiled calls and loops, updates
     bind_transfer    feeds, receives, sends
     bind_control     loops and branches
     bind_streams     the stream of each node
@@ -33,12 +32,11 @@ from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
-from flowrt.executor.bind.bind_values import constant, views
 from flowrt.executor.bind.call_forms import ClassForms
 from flowrt.executor.bind.capture import is_fixed
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
-from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import BufferAssignment, Storage, assign_buffers
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.lists.open_lists import ListBinder
@@ -253,14 +251,17 @@ class Binder:
     def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
         if storage is Storage.CONSTANT:
-            operands = [constant(node, self._put)]
+            array = node.attrs["value"]
+            value = array if self._put is None else self._put(array, owner_of(node))
+            text = repr(array.item()) if array.size == 1 else f"const{list(array.shape)}"
+            operands = [Operand(value, None, text, host_value=array)]
         elif storage is Storage.RESOURCE:
             operands = [Operand(self._resource(node), None, f"%{node.name}")]
         else:
             reads = self.tensors.inputs(planned)
             if node.op.effect is Effect.READ and not reads[0].value.is_initialized:
                 self._builder.emit(node, self._kernels.initialization_check(node, reads[0].value))
-            operands = views(node, reads, self._device.xp)
+            operands = self._kernels.views(node, reads)
         for index, operand in enumerate(operands):
             self.tensors.place(planned, index, operand)
 

@@ -77,7 +77,7 @@ class Storage(Enum):
 
 
 class BufferAssignment(NamedTuple):
-    """Where the tensors of ``subgraph`` are, a partition or a function, if its nodes run by ``schedule``:
+    """The places of the tensors of ``subgraph``, a partition or a function, if its nodes run by ``schedule``:
     ``storage`` of each node's outputs by the node's name, and the arena of those in buffers.
 
     Of a node that owns functions, ``outputs`` has the storage of each output and ``functions`` their own
