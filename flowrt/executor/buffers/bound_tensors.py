@@ -12,15 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, final
 
+import numpy as np
+
 from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
-from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import SCRATCH, BufferAssignment, is_output_on_host, nbytes_of
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
@@ -45,7 +46,8 @@ class BoundTensors:
     ) -> None:
         self.device, self.subgraph, self.lifetimes = device, places.subgraph, places.lifetimes
         self._memory, self._base = places.memory, base
-        self._arena: DeviceMemory | None
+        self._arena: Any
+        """The bytes of the arena, as an array; None without buffers."""
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
         """Names of the buffers, by arena and offset."""
@@ -175,8 +177,7 @@ class BoundTensors:
         return operand
 
     def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
-        assert self._arena is not None
-        array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
+        array = self._arena[offset : offset + nbytes_of(spec)].view(spec.dtype.np).reshape(spec.shape)
         return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
 
     def last_read(self, node: Node, position: int) -> list[int]:
@@ -193,20 +194,21 @@ def owner_of(node: Node) -> Owner:
     return Owner(node.name, _line_of(node))
 
 
-def _take_arena(device: Device, nodes: Mapping[str, Node], memory: MemoryPlan) -> DeviceMemory | None:
-    """Allocate the memory of all buffers; None if there are none. ``nodes``: by their names in ``memory``.
-    Raises `ResourceExhaustedError`, which names the operation of the largest.
+def _take_arena(device: Device, nodes: Mapping[str, Node], memory: MemoryPlan) -> Any:
+    """Allocate the memory of all buffers, an array of bytes; None if there are none. ``nodes``: by their
+    names in ``memory``. Raises `ResourceExhaustedError`, which names the operation of the largest.
     """
     if not memory.sizes:
         return None
-    if not memory.peak:
-        return device.allocate(0)  # of empty arrays only
+    if not memory.peak:  # of empty arrays only
+        return device.executor.array(device.allocate(0), (0,), np.uint8)
     largest = nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
     tensors = functools.partial(_tensors_at_peak, nodes, memory)
     try:
-        return device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
+        arena = device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
     except OpError as error:
         raise located(largest, error) from error.__cause__
+    return device.executor.array(arena, (memory.nbytes,), np.uint8)
 
 
 def _tensors_at_peak(nodes: Mapping[str, Node], memory: MemoryPlan) -> list[LiveTensor]:
