@@ -14,6 +14,7 @@ from flowrt.distribute import collectives
 from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
 from flowrt.executor.bind.bind_kernel import KernelBinder
+from flowrt.executor.bind.call_forms import CallForm
 from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lower.part_class import are_of_class
@@ -223,15 +224,26 @@ def test_buffers_of_another_part_at_one_place_are_caught(monkeypatch: pytest.Mon
 
 
 def test_nodes_in_the_place_of_others_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Partition.order.fget
-    assert own is not None
+    own: Any = Partition.order
 
     def swapped(self: Partition) -> list[Node]:
-        nodes = own(self)
+        nodes = own.fget(self)
         alike = [i for i, node in enumerate(nodes) if node.op.name == "Tanh"]
         changed = dict(zip(alike, alike[::-1], strict=True)) if self.device.name.endswith(":3") else {}
         return [nodes[changed.get(i, i)] for i in range(len(nodes))]
 
     monkeypatch.setattr(Partition, "order", property(swapped))
     with checking(), pytest.raises(InternalError, match="program"):
+        losses(lambda: build_layouts(4), 4)
+
+
+def test_a_form_that_takes_its_operands_in_another_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = CallForm.on
+
+    def wrong(self: CallForm, kernels: Any, node: Node, reads: Any, writes: Any) -> Any:
+        return own(self, kernels, node, reads[::-1] if node.op.name == "TanhGrad" else reads, writes)
+
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+    monkeypatch.setattr(CallForm, "on", wrong)
+    with checking(), pytest.raises(InternalError, match="expected a call on this operation's tensors"):
         losses(lambda: build_layouts(4), 4)

@@ -1,8 +1,7 @@
 """Binding: instructions get their arguments and their memory.
 
 bind_streams    the stream of each instruction, and waits between streams
-bind_values     constants and views
-bind_kernel     kernels, compiled calls and loops, updates of variables
+bind_kernel     kernels, views, compiled calls and loops, updates of variables
 call_forms      what calls of kernels have in common in a class of parts
 bind_transfer   feeds, receives and sends
 bind_fetches    outputs that belong to the caller

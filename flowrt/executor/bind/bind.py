@@ -5,8 +5,7 @@ All look-ups are resolved here, once, in one pass over the nodes. Buffers were a
 node becomes an instruction: an action, and the places that it reads and writes. Values that are known now
 cost nothing at run time; host arguments (axes, shapes) are read now if they are constants.
 
-    bind_values      constants and views
-    bind_kernel      kernels, compiled calls and loops, updates
+    bind_kernel      kernels, views, compiled calls and loops, updates
     bind_transfer    feeds, receives, sends
     bind_control     loops and branches
     bind_streams     the stream of each node
@@ -33,19 +32,12 @@ from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
-from flowrt.executor.bind.bind_values import constant, views
 from flowrt.executor.bind.call_forms import ClassForms
 from flowrt.executor.bind.capture import is_fixed
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
-from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.buffers.buffer_assignment import (
-    BufferAssignment,
-    FunctionBuffers,
-    Storage,
-    assign_buffers,
-)
-from flowrt.executor.buffers.lifetimes import Lifetimes
+from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
+from flowrt.executor.buffers.buffer_assignment import BufferAssignment, Storage, assign_buffers
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.lower.part_class import are_of_class
@@ -63,16 +55,14 @@ from flowrt.graph.ops.collective.transfer import contribute_op
 class Partition(NamedTuple):
     """One device's part of a step, compiled: everything shared by its instances.
 
-    Of another part of a class, all but ``subgraph`` and ``device`` is that of the class's first one,
-    ``planned``: the two have the same nodes in the same order, under other names.
+    Of another part of a class, all but ``subgraph`` and ``device`` is that of the class's first one: the two
+    have the same nodes in the same order, under other names.
     """
 
     subgraph: Subgraph
     device: Device
-    planned: Subgraph
-    schedule: StreamSchedule
-    lifetimes: Lifetimes
     buffers: BufferAssignment
+    """The places of the first part's tensors."""
     has_loops: bool
     """Whether compiled loops are used where possible."""
     costs: Sequence[float]
@@ -84,20 +74,12 @@ class Partition(NamedTuple):
     """The forms of calls, for all parts of the class; None for functions and additions."""
 
     @classmethod
-    def of(
-        cls,
-        subgraph: Subgraph,
-        device: Device,
-        schedule: StreamSchedule,
-        lifetimes: Lifetimes,
-        buffers: BufferAssignment,
-        has_loops: bool,
-    ) -> Partition:
-        """The one with these lifetimes and buffers, and with estimates of its nodes' time."""
-        costs = node_costs(subgraph, schedule.order)
-        pauses = frozenset([position for position, node in enumerate(schedule.order) if may_block(node)])
-        estimates = costs, pauses, waits_outside(subgraph)
-        return cls(subgraph, device, subgraph, schedule, lifetimes, buffers, has_loops, *estimates)
+    def of(cls, device: Device, buffers: BufferAssignment, has_loops: bool) -> Partition:
+        """The one with these ``buffers``, and with estimates of its nodes' time."""
+        subgraph, order = buffers.subgraph, buffers.schedule.order
+        pauses = frozenset([position for position, node in enumerate(order) if may_block(node)])
+        estimates = node_costs(subgraph, order), pauses, waits_outside(subgraph)
+        return cls(subgraph, device, buffers, has_loops, *estimates)
 
     def of_class(self, subgraph: Subgraph, device: Device) -> Partition | None:
         """The same of ``subgraph``, on another ``device``, if the two are of one class: nothing is analysed
@@ -111,11 +93,13 @@ class Partition(NamedTuple):
         return self._replace(subgraph=subgraph, device=device)
 
     @property
+    def schedule(self) -> StreamSchedule:
+        return self.buffers.schedule
+
+    @property
     def order(self) -> list[Node]:
         """The nodes in the order of the schedule."""
-        if self.subgraph is self.planned:
-            return list(self.schedule.order)
-        own = dict(zip(self.planned.nodes, self.subgraph, strict=True))
+        own = dict(zip(self.buffers.subgraph.nodes, self.subgraph, strict=True))
         return [own[node.name] for node in self.schedule.order]
 
 
@@ -127,10 +111,8 @@ def compile_partition(
     has_loops: bool = False,
 ) -> Partition:
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
-    lifetimes = Lifetimes(subgraph, schedule)
-    buffers = assign_buffers(subgraph, schedule, lifetimes, resource, device)
-    partition = Partition.of(subgraph, device, schedule, lifetimes, buffers, has_loops)
-    return partition._replace(forms=ClassForms())
+    buffers = assign_buffers(subgraph, schedule, resource, device)
+    return Partition.of(device, buffers, has_loops)._replace(forms=ClassForms())
 
 
 class Outer(NamedTuple):
@@ -163,14 +145,15 @@ class Binder:
         outer: Outer | None = None,
         awaits_loops: bool = False,
     ) -> None:
-        self._subgraph, device, planned, self._schedule, lifetimes, places, self._has_loops = partition[:7]
+        self._subgraph, device, places, self._has_loops = partition[:4]
+        self._schedule = places.schedule
         self._order, self._costs, self._pauses = partition.order, partition.costs, partition.pauses
         forms = partition.forms
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
         if outer is None:
-            outer = Outer(BoundTensors(device, planned, lifetimes, places, self._subgraph), 0, None, {})
+            outer = Outer(BoundTensors(device, places, self._subgraph), 0, None, {})
         self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
@@ -268,14 +251,17 @@ class Binder:
     def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
         if storage is Storage.CONSTANT:
-            operands = [constant(node, self._put)]
+            array = node.attrs["value"]
+            value = array if self._put is None else self._put(array, owner_of(node))
+            text = repr(array.item()) if array.size == 1 else f"const{list(array.shape)}"
+            operands = [Operand(value, None, text, host_value=array)]
         elif storage is Storage.RESOURCE:
             operands = [Operand(self._resource(node), None, f"%{node.name}")]
         else:
             reads = self.tensors.inputs(planned)
             if node.op.effect is Effect.READ and not reads[0].value.is_initialized:
                 self._builder.emit(node, self._kernels.initialization_check(node, reads[0].value))
-            operands = views(node, reads, self._device.xp)
+            operands = self._kernels.views(node, reads)
         for index, operand in enumerate(operands):
             self.tensors.place(planned, index, operand)
 
@@ -353,7 +339,7 @@ class Binder:
     def _bind_function(
         self,
         planned: Node,
-        function: FunctionBuffers,
+        function: BufferAssignment,
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
         frame: Frame | None,
@@ -361,13 +347,13 @@ class Binder:
         in_nest: bool,
     ) -> BoundFunction:
         """One function of ``planned``, for ``arguments`` that are there when it runs."""
-        subgraph, schedule, lifetimes, places, _ = function
-        partition = Partition.of(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
+        partition = Partition.of(self._device, function, self._has_loops)
         tensors = self.tensors.of_function(planned, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)
         builder = binder.bind_function()
         self._builder.lines += builder.lines
-        results = [tensors[ref] for ref in subgraph.fetches]
-        are_borrowed = [tensors.is_borrowed(ref) for ref in subgraph.fetches]
+        fetches = function.subgraph.fetches
+        results = [tensors[ref] for ref in fetches]
+        are_borrowed = [tensors.is_borrowed(ref) for ref in fetches]
         return BoundFunction(builder, binder.layer, results, are_borrowed)

@@ -74,6 +74,22 @@ class KernelBinder:
         slots = [] if target.slot is None else [target.slot]
         return self._call(node, copy, arguments, slots)
 
+    def views(self, node: Node, reads: Sequence[Operand]) -> list[Operand]:
+        """The outputs of ``node`` as views of the memory of one of its inputs, made by its kernel now, or the
+        handle that it passes on, or that of rows. Raises the kernel's errors, and gives NumPy's warnings.
+        """
+        source = reads[node.op.aliased]
+        if node.op.effect is Effect.READ:
+            return [Operand(source.value.array, None, source.text)]
+        function, arguments = bound_kernel(self._xp, node, reads)
+        array: Any = function(*arguments)
+        if array is source.value:
+            return [Operand(array, None, source.text, host_value=source.host_value)]
+        text = f"{node.op.name}({source.text})"
+        if isinstance(array, list):
+            return [Operand(part, None, f"{text}[{index}]") for index, part in enumerate(array)]
+        return [Operand(array, None, text)]
+
     def initialization_check(self, node: Node, variable: Any) -> Action:
         """A check that ``variable`` has a value. It never loses it again."""
         return Call(self._device.executor.kernel(node.name, variable.read, 0.0))

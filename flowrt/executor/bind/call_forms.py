@@ -13,6 +13,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.executor.bind.bind_kernel import KernelBinder
+from flowrt.executor.bind.verify_calls import check_form
+from flowrt.executor.bind.verify_program import is_checking
 from flowrt.executor.lower.part_class import varies
 from flowrt.executor.program.arguments import Later, Operand, as_list, later_of
 from flowrt.executor.program.instruction import Action, Call
@@ -110,9 +112,12 @@ class ClassForms:
         """The action of ``node``, which is at ``position`` of each part's order."""
         if position in self._forms:
             form = self._forms[position]
-            return (
-                kernels.action(node, reads, writes) if form is None else form.on(kernels, node, reads, writes)
-            )
+            if form is None:
+                return kernels.action(node, reads, writes)
+            call = form.on(kernels, node, reads, writes)
+            if form.is_plain and is_checking():
+                check_form(node, call, kernels.action(node, reads, writes))
+            return call
         action = kernels.action(node, reads, writes)
         self._forms[position] = form_of(kernels, node, reads, writes) if type(action) is Call else None
         return action

@@ -1,11 +1,11 @@
-"""Incremental compilation: new instructions are appended to a bound program, on the same memory.
+"""Layeral compilation: new instructions are appended to a bound program, on the same memory.
 
 A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then an
 instance of the earlier plan is extended. The added nodes are planned and bound as a function with the tensors
 that they read as parameters; the new program is the old one's instructions followed by the new ones. The two
 share an arena, so only one runs at a time (`flowrt.executor.plan.instance`).
 
-    program + Bound, Extension --> Spills --> an Increment of added nodes, segments --> program + Bound
+    program + Bound, Extension --> Spills --> an Layer of added nodes, segments --> program + Bound
 
 Rules of this file:
 
@@ -39,9 +39,8 @@ from flowrt.executor.bind.bind_transfer import Ends
 from flowrt.executor.bind.memory_contents import register
 from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
-from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
+from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER
 from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
-from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.instruction import Instruction, Move, Register
@@ -55,25 +54,6 @@ MAX_GROWTH = 0.5
 """Fraction of a program that may be appended or removed: its memory plan is not updated for either."""
 
 
-class Increment(NamedTuple):
-    """Nodes that were bound together, and where their tensors are."""
-
-    layer: Layer
-    lifetimes: Lifetimes
-
-    @property
-    def subgraph(self) -> Subgraph:
-        return self.layer.subgraph
-
-    @property
-    def tensors(self) -> BoundTensors:
-        return self.layer.tensors
-
-    @property
-    def parameters(self) -> Mapping[str, Ref]:
-        return self.layer.parameters
-
-
 class Bound(NamedTuple):
     """Inputs of the binding of a program on the host."""
 
@@ -81,8 +61,8 @@ class Bound(NamedTuple):
     resource: Callable[[Node], Any]
     ends: Ends
     has_loops: bool
-    layers: tuple[Increment, ...]
-    layer_of: Mapping[str, Increment]
+    layers: tuple[Layer, ...]
+    layer_of: Mapping[str, Layer]
     """Layers of nodes, except those in the first."""
     in_groups: Mapping[Ref, Ref]
     """The outputs of groups: from the member's tensor to the one of the group's node."""
@@ -90,7 +70,7 @@ class Bound(NamedTuple):
     """Rule 2."""
     num_dropped: int
 
-    def layer(self, name: str) -> Increment:
+    def layer(self, name: str) -> Layer:
         return self.layer_of.get(name, self.layers[0])
 
     def bound_ref(self, ref: Ref, spec: TensorSpec) -> Ref | None:
@@ -120,8 +100,7 @@ def bound_from(part: Partition, resource: Callable[[Node], Any], ends: Ends, lay
         return None
     groups = [node for node in part.subgraph if "group" in node.attrs]
     in_groups = {ref: (node.name, i) for node in groups for i, ref in enumerate(node.attrs["group"].outputs)}
-    first = Increment(layer, part.lifetimes)
-    return Bound(part.device, resource, ends, part.has_loops, (first,), {}, in_groups, {}, 0)
+    return Bound(part.device, resource, ends, part.has_loops, (layer,), {}, in_groups, {}, 0)
 
 
 class Spill(NamedTuple):
@@ -216,10 +195,10 @@ def _without(bound: Bound, dropped: Collection[str]) -> Bound:
     )
 
 
-def _verified(bound: Bound, layer: Increment, placed: Subgraph) -> Layer:
+def _verified(bound: Bound, layer: Layer, placed: Subgraph) -> Layer:
     nodes = layer.subgraph.nodes
     dropped = {name for name in nodes if name not in placed.nodes or bound.layer(name) is not layer}
-    return layer.layer._replace(dropped=dropped)
+    return layer._replace(dropped=dropped)
 
 
 # --- live-out tensors
@@ -229,15 +208,15 @@ def _is_lasting(bound: Bound, ref: Ref) -> bool:
     """Whether the tensor is there, unchanged, when the program ends."""
     layer, operand = bound.layer(ref[0]), bound.operand(ref)
     assert operand is not None
-    if ref in bound.kept or layer.lifetimes.lasts(ref):
+    if ref in bound.kept or layer.tensors.lifetimes.lasts(ref):
         return True
-    root = layer.lifetimes.root(ref)
+    root = layer.tensors.lifetimes.root(ref)
     source = layer.subgraph.nodes[root[0]]
     is_read = source.op.reads_variable
     is_still = (
         source.op.name == "Const"
         or root[0] in layer.parameters
-        or (is_read and not layer.lifetimes.is_written(source.inputs[0]))
+        or (is_read and not layer.tensors.lifetimes.is_written(source.inputs[0]))
     )
     if operand.slot is None:
         return is_still
@@ -253,10 +232,10 @@ def _keep(bound: Bound, ref: Ref) -> Spill | None:
     layer, operand = bound.layer(ref[0]), bound.operand(ref)
     assert operand is not None
     position = list(layer.subgraph.nodes).index(ref[0])
-    is_alone = layer.lifetimes.is_read_last_at(ref, position)
+    is_alone = layer.tensors.lifetimes.is_read_last_at(ref, position)
     if bound.has_loops or (operand.slot is not None and is_alone):
         return None
-    root = layer.lifetimes.root(ref)
+    root = layer.tensors.lifetimes.root(ref)
     source = layer.subgraph.nodes[root[0]]
     is_read = source.op.reads_variable
     target = Register(layer.tensors.registers, layer.tensors.new_slot())
@@ -278,24 +257,22 @@ def _copy(lock: Any, value: Any) -> Any:
 
 def _bind_layer(
     bound: Bound, inner: Subgraph, parameters: Mapping[str, Ref]
-) -> tuple[Increment, Sequence[Segment], Sequence[Line]]:
+) -> tuple[Layer, Sequence[Segment], Sequence[Line]]:
     """``inner`` planned in a separate arena, and bound."""
     arguments = [operand for ref in parameters.values() if (operand := bound.operand(ref)) is not None]
-    schedule = one_stream(inner)
-    lifetimes = Lifetimes(inner, schedule)
     storage = {
         name: Storage.VIEW if operand.slot is None else Storage.REGISTER
         for name, operand in zip(parameters, arguments, strict=True)
     }
     there = {(n, 0): o.value for n, o in zip(parameters, arguments, strict=True) if o.slot is None}
     enclosing = Enclosing(storage, there, {})
-    places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
-    tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places, arguments)
-    partition = Partition.of(inner, bound.device, schedule, lifetimes, places, has_loops=False)
+    places = assign_buffers(inner, one_stream(inner), bound.resource, bound.device, enclosing)
+    tensors = bound.layers[0].tensors.of_addition(places, arguments)
+    partition = Partition.of(bound.device, places, has_loops=False)
     binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {}))
     builder = binder.bind_function()
     builder.cut(None, 0)
-    return Increment(binder.layer._replace(parameters=parameters), lifetimes), builder.segments, builder.lines
+    return binder.layer._replace(parameters=parameters), builder.segments, builder.lines
 
 
 def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:
@@ -321,7 +298,7 @@ def _fetch_kept(registers: list[Any], slot: Any) -> Any:
 def _is_of_variable(bound: Bound, ref: Ref) -> bool:
     """Whether it is a later layer's view of a variable's memory."""
     layer = bound.layer(ref[0])
-    root = layer.lifetimes.root(ref)
+    root = layer.tensors.lifetimes.root(ref)
     if root[0] not in layer.parameters:
         return False
     while root[0] in layer.parameters:
@@ -329,7 +306,7 @@ def _is_of_variable(bound: Bound, ref: Ref) -> bool:
         if outer in bound.kept:
             return False
         layer = bound.layer(outer[0])
-        root = layer.lifetimes.root(outer)
+        root = layer.tensors.lifetimes.root(outer)
     return layer.subgraph.nodes[root[0]].op.reads_variable
 
 
@@ -347,7 +324,7 @@ def _changed(segment: Segment, instructions: Sequence[Instruction]) -> Segment:
 
 
 def _with_kept(
-    segments: Sequence[Segment], keeps: Collection[Spill], layers: Sequence[Increment]
+    segments: Sequence[Segment], keeps: Collection[Spill], layers: Sequence[Layer]
 ) -> Sequence[Segment]:
     """Insert each of ``keeps`` after all instructions of its node and of those before it."""
     if not keeps:

@@ -12,22 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, final
 
+import numpy as np
+
 from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
-from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
-from flowrt.executor.buffers.buffer_assignment import (
-    SCRATCH,
-    BufferAssignment,
-    FunctionBuffers,
-    is_output_on_host,
-    nbytes_of,
-)
-from flowrt.executor.buffers.lifetimes import Lifetimes
+from flowrt.executor.buffers.buffer_assignment import SCRATCH, BufferAssignment, is_output_on_host, nbytes_of
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
@@ -37,29 +31,28 @@ MAX_KEPT_REGISTER = 65536
 
 @final
 class BoundTensors:
-    """The operands of a subgraph's tensors: a partition's, or with ``owner`` a function's in that partition,
+    """The operands of tensors in their ``places``: a partition's, or with ``owner`` a function's in that one,
     with buffers from ``base`` of the owner's arena. ``part``: the part that has them, if it is another one of
-    the class of ``subgraph``. Raises `ResourceExhaustedError` if the arena cannot be allocated.
+    the class. Raises `ResourceExhaustedError` if the arena cannot be allocated.
     """
 
     def __init__(
         self,
         device: Device,
-        subgraph: Subgraph,
-        lifetimes: Lifetimes,
         places: BufferAssignment,
         part: Subgraph | None = None,
         owner: BoundTensors | None = None,
         base: int = 0,
     ) -> None:
-        self.device, self.subgraph = device, subgraph
-        self._lifetimes, self._memory, self._base = lifetimes, places.memory, base
-        self._arena: DeviceMemory | None
+        self.device, self.subgraph, self.lifetimes = device, places.subgraph, places.lifetimes
+        self._memory, self._base = places.memory, base
+        self._arena: Any
+        """The bytes of the arena, as an array; None without buffers."""
         self.registers: list[Any]
         self._names: dict[tuple[int, int], str]
         """Names of the buffers, by arena and offset."""
         if owner is None:
-            nodes = dict(zip(subgraph.nodes, part or subgraph, strict=True))
+            nodes = dict(zip(self.subgraph.nodes, part or self.subgraph, strict=True))
             self._arena, self.registers, self._names = _take_arena(device, nodes, places.memory), [], {}
         else:
             self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
@@ -74,14 +67,14 @@ class BoundTensors:
         """Registers with large values that are still to be freed, by the roots of these."""
 
     def of_function(
-        self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
+        self, node: Node, places: BufferAssignment, arguments: Sequence[Operand], outputs: Sequence[Operand]
     ) -> BoundTensors:
         """The tensors of a function of ``node``: its parameters are at ``arguments``, and ``outputs`` are the
         node's.
         """
-        function, lifetimes = places.subgraph, places.lifetimes
+        function = places.subgraph
         base = self._base + self._memory.offsets[node.name, SCRATCH]
-        inner = BoundTensors(self.device, function, lifetimes, places.buffers, None, self, base)
+        inner = BoundTensors(self.device, places, None, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
         carried = len(outputs) if node.op.name == "_Loop" else 0  # moved into the outputs, which own them
@@ -90,15 +83,13 @@ class BoundTensors:
         inner._borrowed = {(name, 0) for name, argument in pairs if self.is_borrowed(argument)}
         return inner
 
-    def of_addition(
-        self, subgraph: Subgraph, lifetimes: Lifetimes, places: BufferAssignment, arguments: Sequence[Operand]
-    ) -> BoundTensors:
-        """The tensors of nodes that are bound later, with a separate arena: the parameters of ``subgraph``
-        are at ``arguments``.
+    def of_addition(self, places: BufferAssignment, arguments: Sequence[Operand]) -> BoundTensors:
+        """The tensors of nodes that are bound later, with a separate arena: their parameters are at
+        ``arguments``.
         """
-        more = BoundTensors(self.device, subgraph, lifetimes, places)
+        more = BoundTensors(self.device, places)
         more.registers, more._names = self.registers, self._names
-        more._operands.update({(name, 0): o for name, o in zip(subgraph.feeds, arguments, strict=True)})
+        more._operands.update({(name, 0): o for name, o in zip(more.subgraph.feeds, arguments, strict=True)})
         return more
 
     def named(self, part: Subgraph) -> BoundTensors:
@@ -129,20 +120,20 @@ class BoundTensors:
 
     def source(self, ref: Ref) -> Node:
         """The node that allocated the tensor's memory."""
-        return self.subgraph.nodes[self._lifetimes.root(ref)[0]]
+        return self.subgraph.nodes[self.lifetimes.root(ref)[0]]
 
     def is_borrowed(self, ref: Ref) -> bool:
         """Whether a value in a register may be in memory that is written again: a variable's, or a buffer's
         of which it is a view. Where it leaves a function, or is to outlive the buffer, it is copied.
         """
-        root = self._lifetimes.root(ref)
+        root = self.lifetimes.root(ref)
         owner = self._operands.get(root)
         is_view = root != ref and owner is not None and owner.slot is None
         return is_view or root in self._borrowed or self.subgraph.nodes[root[0]].op.effect is Effect.READ
 
     def is_alias(self, ref: Ref) -> bool:
         """Whether the tensor is in another one's memory."""
-        return self._lifetimes.root(ref) != ref
+        return self.lifetimes.root(ref) != ref
 
     # --- places
 
@@ -168,7 +159,7 @@ class BoundTensors:
         """A register for the output."""
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
-            self.large_registers.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
+            self.large_registers.setdefault(self.lifetimes.root((node.name, index)), []).append(slot)
         is_host = self.device.is_asynchronous and is_output_on_host(node, index)
         operand = self._operands[node.name, index] = Operand(None, slot, f"r{slot}", is_host=is_host)
         return operand
@@ -186,15 +177,14 @@ class BoundTensors:
         return operand
 
     def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
-        assert self._arena is not None
-        array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
+        array = self._arena[offset : offset + nbytes_of(spec)].view(spec.dtype.np).reshape(spec.shape)
         return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""
         slots: list[int] = []
-        for root in self._lifetimes.read_last_at(position):
-            if root in self.large_registers and self._lifetimes.are_done(root, node.name):
+        for root in self.lifetimes.read_last_at(position):
+            if root in self.large_registers and self.lifetimes.are_done(root, node.name):
                 slots += self.large_registers.pop(root)
         return slots
 
@@ -204,20 +194,21 @@ def owner_of(node: Node) -> Owner:
     return Owner(node.name, _line_of(node))
 
 
-def _take_arena(device: Device, nodes: Mapping[str, Node], memory: MemoryPlan) -> DeviceMemory | None:
-    """Allocate the memory of all buffers; None if there are none. ``nodes``: by their names in ``memory``.
-    Raises `ResourceExhaustedError`, which names the operation of the largest.
+def _take_arena(device: Device, nodes: Mapping[str, Node], memory: MemoryPlan) -> Any:
+    """Allocate the memory of all buffers, an array of bytes; None if there are none. ``nodes``: by their
+    names in ``memory``. Raises `ResourceExhaustedError`, which names the operation of the largest.
     """
     if not memory.sizes:
         return None
-    if not memory.peak:
-        return device.allocate(0)  # of empty arrays only
+    if not memory.peak:  # of empty arrays only
+        return device.executor.array(device.allocate(0), (0,), np.uint8)
     largest = nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
     tensors = functools.partial(_tensors_at_peak, nodes, memory)
     try:
-        return device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
+        arena = device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
     except OpError as error:
         raise located(largest, error) from error.__cause__
+    return device.executor.array(arena, (memory.nbytes,), np.uint8)
 
 
 def _tensors_at_peak(nodes: Mapping[str, Node], memory: MemoryPlan) -> list[LiveTensor]:

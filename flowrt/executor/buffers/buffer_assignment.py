@@ -77,33 +77,28 @@ class Storage(Enum):
 
 
 class BufferAssignment(NamedTuple):
-    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node
-    that owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
-    ``copied``: the reads of variables that are copies, by rule 2.
-    """
+    """The places of the tensors of ``subgraph``, a partition or a function, if its nodes run by ``schedule``:
+    ``storage`` of each node's outputs by the node's name, and the arena of those in buffers.
 
-    storage: dict[str, Storage]
-    memory: MemoryPlan
-    outputs: dict[Ref, Storage]
-    functions: dict[str, tuple[FunctionBuffers, ...]]
-    copied: frozenset[str]
-
-    def storage_of(self, ref: Ref) -> Storage:
-        """Storage class of one output."""
-        return self.outputs.get(ref) or self.storage[ref[0]]
-
-
-class FunctionBuffers(NamedTuple):
-    """Buffer assignment of a function that a node owns: a branch, or the body of a loop. Its buffers are in
-    the node's ``(name, SCRATCH)`` of the arena. ``in_place`` are results that its kernels write directly into
-    the node's outputs.
+    Of a node that owns functions, ``outputs`` has the storage of each output and ``functions`` their own
+    assignments: a function's arena is in the node's ``(name, SCRATCH)``, and ``in_place`` are its results
+    that its kernels write directly into the node's outputs. ``copied``: the reads of variables that are
+    copies, by rule 2.
     """
 
     subgraph: Subgraph
     schedule: StreamSchedule
     lifetimes: Lifetimes
-    buffers: BufferAssignment
+    storage: dict[str, Storage]
+    memory: MemoryPlan
+    outputs: dict[Ref, Storage]
+    functions: dict[str, tuple[BufferAssignment, ...]]
+    copied: frozenset[str]
     in_place: dict[Ref, int]
+
+    def storage_of(self, ref: Ref) -> Storage:
+        """Storage class of one output."""
+        return self.outputs.get(ref) or self.storage[ref[0]]
 
 
 SCRATCH = -1
@@ -124,7 +119,6 @@ class Enclosing(NamedTuple):
 def assign_buffers(
     subgraph: Subgraph,
     schedule: StreamSchedule,
-    lifetimes: Lifetimes,
     resource: Callable[[Node], Any],
     device: Device,
     enclosing: Enclosing | None = None,
@@ -136,7 +130,7 @@ def assign_buffers(
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
     with np.errstate(all="ignore"):  # for the trial runs
-        return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
+        return _Assigner(subgraph, schedule, resource, device, enclosing).run()
 
 
 @final
@@ -145,12 +139,12 @@ class _Assigner:
         self,
         subgraph: Subgraph,
         schedule: StreamSchedule,
-        lifetimes: Lifetimes,
         resource: Callable[[Node], Any],
         device: Device,
         enclosing: Enclosing | None,
     ) -> None:
-        self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
+        self._subgraph, self._schedule = subgraph, schedule
+        self._lifetimes = lifetimes = Lifetimes(subgraph, schedule)
         self._resource, self._device, self._is_asynchronous = resource, device, device.is_asynchronous
         self._computes = device.executor.computes
         self._storage: dict[str, Storage] = {}
@@ -162,13 +156,12 @@ class _Assigner:
         self._stand_ins: dict[Ref, Any] = {}
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
-        self._functions: dict[str, tuple[FunctionBuffers, ...]] = {}
+        self._functions: dict[str, tuple[BufferAssignment, ...]] = {}
         self._copied: set[str] = set()
         self._of_lists: set[str] = set()
         """Nodes that depend on all elements of a list, on a device that does not compute."""
         self._surroundings = enclosing
-        self.in_place: dict[Ref, int] = {}
-        """Results of a function written in place: see `FunctionBuffers`."""
+        self._in_place: dict[Ref, int] = {}
 
     def run(self) -> BufferAssignment:
         if self._surroundings is not None:
@@ -187,8 +180,9 @@ class _Assigner:
                 self._storage[node.name] = self._assign(node, position)
             self._release(position)
         return BufferAssignment(
-            self._storage, self._arena.plan(), self._outputs, self._functions, frozenset(self._copied)
-        )
+            self._subgraph, self._schedule, self._lifetimes, self._storage, self._arena.plan(),
+            self._outputs, self._functions, frozenset(self._copied), self._in_place,
+        )  # fmt: skip
 
     # --- one node
 
@@ -330,7 +324,7 @@ class _Assigner:
                 self._new_buffer(node, index)
         functions = tuple([self._assign_function(node, f) for f in owned_subgraphs(node.attrs)])
         self._functions[node.name] = functions
-        nbytes = max(function.buffers.memory.nbytes for function in functions)
+        nbytes = max(function.memory.nbytes for function in functions)
         scratch = (node.name, SCRATCH)
         self._arena.allocate(scratch, nbytes, node.name)
         self._arena.release(scratch, (node.name,))
@@ -342,13 +336,9 @@ class _Assigner:
         is_large = not self._is_asynchronous and nbytes_of(spec) > MAX_PINNED_SEND
         return Storage.REGISTER if is_large and self._lifetimes.is_sent([ref]) else Storage.BUFFER
 
-    def _assign_function(self, node: Node, function: Subgraph) -> FunctionBuffers:
-        schedule = one_stream(function)
-        lifetimes = Lifetimes(function, schedule)
+    def _assign_function(self, node: Node, function: Subgraph) -> BufferAssignment:
         enclosing = self._enclosing_of(node, function)
-        assigner = _Assigner(function, schedule, lifetimes, self._resource, self._device, enclosing)
-        places = assigner.run()
-        return FunctionBuffers(function, schedule, lifetimes, places, assigner.in_place)
+        return _Assigner(function, one_stream(function), self._resource, self._device, enclosing).run()
 
     def _enclosing_of(self, node: Node, function: Subgraph) -> Enclosing:
         is_loop = node.op.name == "_Loop"
@@ -374,7 +364,7 @@ class _Assigner:
 
     def _occupant(self, node: Node, index: int, arguments: Sequence[Ref]) -> int | None:
         """The number of the argument that is where the output of a branch will be, if one is."""
-        if (node.name, index) not in self.in_place:
+        if (node.name, index) not in self._in_place:
             return None
         assert self._surroundings is not None
         _, parameter = self._surroundings.homes[node.name, index]
@@ -401,7 +391,7 @@ class _Assigner:
                     return False
                 if not lifetimes.ends_at(parameter, position) or not self._exact.issuperset(reads):
                     return False
-        self.in_place[ref] = home
+        self._in_place[ref] = home
         self._exact.add(ref)
         return True
 

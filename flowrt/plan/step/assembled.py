@@ -292,7 +292,7 @@ def _changes(part: DevicePart) -> Iterator[tuple[list[int], list[int]]]:
     subgraph, schedule, lifetimes, places = (
         lowered.subgraph,
         lowered.schedule,
-        lowered.lifetimes,
+        lowered.buffers.lifetimes,
         lowered.buffers,
     )
     memory = places.memory

@@ -100,7 +100,7 @@ def received_bytes(part: DevicePart) -> int:
     subgraph, schedule, lifetimes, places = (
         lowered.subgraph,
         lowered.schedule,
-        lowered.lifetimes,
+        lowered.buffers.lifetimes,
         lowered.buffers,
     )
     live = most = 0

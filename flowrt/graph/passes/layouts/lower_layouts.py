@@ -430,12 +430,14 @@ class _Lowering:
         plain = node.replace(attrs=_without_layout(node))
         are_whole = all(layout.is_replicated for layout in computed)
         devices = self._devices_of(node)
+        is_mean = is_partial_mean(node, inputs, computed)
         for name, coordinates in self._name_parts(node, [*inputs, *outputs]).items():
             at = coordinates[0]
             specs = node.outputs if are_whole else _locals(node.outputs, computed, at)
             given = tuple([each[at] for each in refs])
-            local = Local(name, given, self._controls(node, coordinates), devices[at], specs)
-            self._emit_at(plain, inputs, computed, local, at)
+            controls = self._controls(node, coordinates) if node.controls else ()
+            local = Local(name, given, controls, devices[at], specs)
+            self._emit_at(plain, inputs, computed, local, at, is_mean)
         if value is not None and value.is_on_host:
             self._put_output(node, 0, computed[0], self._brought(node))
         else:
@@ -632,7 +634,13 @@ class _Lowering:
         return None
 
     def _emit_at(
-        self, node: Node, inputs: Sequence[Layout], outputs: Sequence[Layout], local: Local, at: Coordinate
+        self,
+        node: Node,
+        inputs: Sequence[Layout],
+        outputs: Sequence[Layout],
+        local: Local,
+        at: Coordinate,
+        is_mean: bool,
     ) -> None:
         if node.op.effect is Effect.HANDLE:
             node = node.replace(attrs=attributes_at(node, outputs[0], at))
@@ -648,7 +656,7 @@ class _Lowering:
             if rows is not None and any(argument.name == "indices" for argument in node.op.inputs):
                 emit_sparse_update(self._emit, node, local, rows)
                 return
-        if is_partial_mean(node, inputs, outputs):
+        if is_mean:
             counted = self._subgraph.spec(node.inputs[0]).shape or ()
             self._emit.count_of[node.name] = math.prod(d or 0 for d in counted)
             emit_local(self._emit, node, local, True)

@@ -62,6 +62,9 @@ def place(
             node = with_functions(node, lambda f: place_function(f, assigned=_at_handles(f, homes)))
         return node if node.device == placed[node.name] else node.replace(device=placed[node.name])
 
+    is_placed = [node.device for node in subgraph] == [placed[name] for name in subgraph.nodes]
+    if is_placed and Effect.NESTED not in [node.op.effect for node in subgraph]:
+        return subgraph
     return subgraph.mapped(at_home)
 
 
@@ -199,12 +202,23 @@ class _Placer:
 
     def _choose(self, names: Sequence[str]) -> str:
         """The best device for ``names`` together (some may not be in the subgraph)."""
-        mask = self._intersection(self._constraints(names, relaxed=False))
+        mask = self._mask(names)
         if not mask and self._soft:
             mask = self._intersection(self._constraints(names, relaxed=True))
         if not mask:
             raise self._conflict(names)
         return self._best_of(mask)
+
+    def _mask(self, names: Sequence[str]) -> int:
+        """The devices that all `_constraints` allow, each asked about once."""
+        nodes, assigned = self._subgraph.nodes, self._assigned
+        there = [nodes[name] for name in names if name in nodes]
+        requests = {node.device for node in there if node.name not in assigned} - {""}
+        requests |= {assigned[name] for name in names if name in assigned}
+        masks = [self._request(request, False) for request in requests]
+        if self._types.keys() != {"CPU"}:
+            masks += [self._kernels(node) for node in there]
+        return reduce(operator.and_, masks, self._all)
 
     def _constraints(self, names: Iterable[str], relaxed: bool) -> Iterator[_Constraint]:
         for name in names:
