@@ -1,9 +1,10 @@
 """Damaged inputs for everything that reads what another process or a file says.
 
-    python -m tests.fuzz --inputs 1000000 [--seed 7] [--only 123456]
+    python -m tests.fuzz --inputs 1000000 [--seed 7] [--first 500000] [--only 123456]
 
 Each input is a good one with a few changes; its number and the seed make it again (``--only``). It must be
-taken or refused by an `OpError`: any other exception has escaped. Memory must be flat from a tenth on.
+taken or refused by an `OpError`: any other exception has escaped. Memory must be flat from a tenth on. A line
+is printed for each `PIECE` inputs: a run that was cut off goes on with ``--first``.
 """
 
 from __future__ import annotations
@@ -26,8 +27,13 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
 from google.protobuf.message import DecodeError
 
+import flowrt as tf
+from flowrt.distribute.elastic.elastic_messages import Epoch, Join, decode_message, encode_message
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.wire.messages import Message, decode, encode, encode_error, lost, read_graph
 from flowrt.errors import OpError
@@ -35,9 +41,13 @@ from flowrt.graph.construction.graph import Graph
 from flowrt.graph.pipeline.schedule_file import format_schedule, parse_schedule
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.text.graph_text import parse_subgraph
+from flowrt.onnx.importer import import_model
+from flowrt.onnx.proto import read_model
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos import graph_pb2
 from flowrt.rendezvous.channel import framing
+from flowrt.saved_model.loader import load_model
+from flowrt.storage.slice_checkpoint import SliceCheckpoint
 from flowrt.storage.sstable import read_table, write_table
 from flowrt.storage.tensor_bundle import TensorBundle
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
@@ -45,6 +55,8 @@ from flowrt.train.checkpoints.checkpoint import write_checkpoint
 from flowrt.train.checkpoints.checkpoint_format import decode_manifest
 from tests.storage.tables import table_of
 from tests.train.checkpoint_cases import SMALL
+
+PIECE = 50_000
 
 MAX_GROWTH = 32 << 20
 """Bytes that the process may grow by after a tenth of the inputs: caches fill up, and the heap breaks up."""
@@ -54,6 +66,8 @@ TEXT = "%a = Const() {value=f32[3](1.0, 2.0, 3.0)} : f32[3]\n%b = Square(%a) : f
 
 BUNDLE = Path(__file__).parent / "storage" / "fixtures" / "all"
 """A checkpoint that TensorFlow wrote."""
+SLICES = BUNDLE.with_name("version_1")
+"""One of version 1."""
 BUNDLE_DATA, BUNDLE_KEYS = ".data-00000-of-00001", (b"", b"texts", b"by_rows")
 
 
@@ -166,9 +180,79 @@ def _read_bundle(data: bytes, random: Random) -> None:
                     piece.array()
 
 
-def _graph_defs() -> list[bytes]:
-    import flowrt as tf
+def _read_slices(data: bytes, random: Random) -> None:
+    """``data`` is the number of an entry in a checkpoint of version 1, and the entry: the list or a slice."""
+    table = read_table(SLICES.read_bytes(), "slices")
+    keys = sorted(table)
+    table[keys[data[0] % len(keys) if data else 0]] = data[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m")
+        path.write_bytes(write_table(sorted(table.items())))
+        checkpoint = SliceCheckpoint(str(path))
+        for name in checkpoint.entries:
+            for piece in checkpoint.pieces(name):
+                piece.array()
 
+
+def _read_saved_model(data: bytes, random: Random) -> None:
+    """The graph and its signatures: variables are not read."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "saved_model.pb").write_bytes(data)
+        load_model(folder).close()
+
+
+def _read_onnx(data: bytes, random: Random) -> None:
+    """Built, not run: sizes that are asked for may be any."""
+    model = read_model(data)
+    with Graph():
+        inputs = {each.name: tf.placeholder(tf.float32, [2, 3]) for each in model.graph.input}
+        import_model(model, inputs)
+
+
+def _read_elastic(data: bytes, random: Random) -> None:
+    decode_message(data)
+
+
+def _saved_models() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder, Graph(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 3], name="x")
+        y = tf.identity(tf.matmul(x, tf.ones([3, 2])), name="y")
+        tf.saved_model.simple_save(session, f"{folder}/m", {"x": x}, {"y": y})
+        return [Path(folder, "m", "saved_model.pb").read_bytes()]
+
+
+def _onnx_models() -> list[bytes]:
+    helper, array = onnx.helper, onnx.numpy_helper.from_array
+
+    def model(nodes: list[Any], constants: dict[str, Any]) -> bytes:
+        given = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])]
+        found = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
+        kept = [array(value, name) for name, value in constants.items()]
+        graph = helper.make_graph(nodes, "g", given, found, kept)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+        return bytes(made.SerializeToString())
+
+    node = helper.make_node
+    branch = helper.make_graph(
+        [node("Neg", ["h"], ["n"])],
+        "b",
+        [],
+        [helper.make_tensor_value_info("n", onnx.TensorProto.FLOAT, None)],
+    )
+    dense = [
+        node("Gemm", ["x", "w", "b"], ["g"], alpha=0.5, transB=1), node("Relu", ["g"], ["r"]),
+        node("Slice", ["r", "zero", "two", "zero"], ["s"]), node("Softmax", ["s"], ["y"], axis=-1),
+    ]  # fmt: skip
+    control = [
+        node("Transpose", ["x"], ["h"], perm=[1, 0]),
+        node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch),
+    ]
+    numbers = {"zero": np.zeros(1, np.int64), "two": np.full(1, 2, np.int64)}
+    weights = {"w": np.ones((4, 3), np.float32), "b": np.zeros(4, np.float32)}
+    return [model(dense, weights | numbers), model(control, {"flag": np.array(True)})]
+
+
+def _graph_defs() -> list[bytes]:
     found = []
     with Graph() as graph:
         x = tf.placeholder(tf.float32, [None, 3])
@@ -204,6 +288,8 @@ def _targets() -> list[Target]:
     pieces = *framing.encode(0, b"header", arrays), *framing.encode_checked(b"header", arrays)[0]
     schedules = [format_schedule(order(name, 2, 4)).encode() for name in ("gpipe", "1f1b")]
     entries = read_table(BUNDLE.with_suffix(".index").read_bytes(), "a bundle")
+    listed = [value for _, value in sorted(read_table(SLICES.read_bytes(), "slices").items())]
+    elastic = Join("1", "worker 0", "h", "h:1"), Epoch(1, 0, ["worker 0"], ["h:1"], 7)
     compressed = b"\1\x11\x0c\0\1\5a\x05\x01\x1c" + struct.pack("<II", 0, 1)
     block = b"\0\1\5aaaaaa\1\1\2bcc" + struct.pack("<II", 0, 1)
     return [
@@ -215,6 +301,10 @@ def _targets() -> list[Target]:
         Target("graph_defs", 5, _graph_defs(), _read_graph_def),
         Target("tables", 5, [b"\0" + block, compressed], _read_table),
         Target("bundles", 2, [bytes([i]) + entries[key] for i, key in enumerate(BUNDLE_KEYS)], _read_bundle),
+        Target("slices", 2, [bytes([i]) + value for i, value in enumerate(listed)], _read_slices),
+        Target("saved_models", 2, _saved_models(), _read_saved_model),
+        Target("onnx", 5, _onnx_models(), _read_onnx),
+        Target("elastic", 5, [encode_message(message) for message in elastic], _read_elastic),
     ]
 
 
@@ -230,8 +320,8 @@ class Found(NamedTuple):
     grown: int
 
 
-def run(numbers: range, seed: int) -> Found:
-    """Read the inputs with these ``numbers``."""
+def run(numbers: range, seed: int, say: Callable[[str], object] = lambda text: None) -> Found:
+    """Read the inputs with these ``numbers``; ``say`` is told about each `PIECE` of them."""
     targets = _targets()
     turns = [target for target in targets for _ in range(target.share)]
     inputs, refused, escaped = Counter[str](), Counter[str](), list[tuple[int, str, str]]()
@@ -249,6 +339,8 @@ def run(numbers: range, seed: int) -> Found:
             refused[target.name] += 1
         except Exception:  # noqa: BLE001 (reported)
             escaped.append((number, target.name, traceback.format_exc()))
+        if (number + 1 - numbers.start) % PIECE == 0:
+            say(f"seed {seed}: to {number:,}: {len(escaped)} escaped, {_memory() >> 20} MiB")
     return Found(inputs, refused, escaped, _memory() - before)
 
 
@@ -262,11 +354,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--inputs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--only", type=int)
     given = parser.parse_args(arguments)
-    numbers = range(given.inputs) if given.only is None else range(given.only, given.only + 1)
+    first, count = (given.first, given.inputs) if given.only is None else (given.only, 1)
+    numbers = range(first, first + count)
     began = time.monotonic()
-    found = run(numbers, given.seed)
+    found = run(numbers, given.seed, lambda text: print(text, flush=True))
     for name, count in found.inputs.items():
         print(f"{name:12} {count:9,} inputs, {found.refused[name]:9,} refused")
     for number, name, text in found.escaped[:10]:

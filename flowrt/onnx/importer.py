@@ -56,6 +56,8 @@ def check_operations(model: Any) -> None:
     for protos, opsets in graphs:
         for proto in _nodes(protos):
             domain = _domain(proto)
+            if not all(isinstance(each, str) for each in (domain, proto.op_type)):  # bytes that are no text
+                raise InvalidArgumentError(f"the model: expected an operation; got {proto.op_type!r}")
             if (proto.domain, proto.op_type) in functions:
                 continue
             version = opsets.get(domain, 0)

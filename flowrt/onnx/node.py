@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.onnx.proto import onnx
 from flowrt.onnx.values import NeedsValueError, is_known
 
 if TYPE_CHECKING:
@@ -37,6 +38,13 @@ class Node:
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute."""
         return self.attrs.get(name, default)
+
+    def graph(self, name: str) -> Any:
+        """A graph of an attribute. Raises `InvalidArgumentError` if there is none."""
+        found = self.attrs.get(name)
+        if not isinstance(found, onnx().GraphProto):
+            self.reject(f"expected a graph as {name}; got {type(found).__name__}")
+        return found
 
     def wants(self, index: int) -> bool:
         """Whether something reads this output."""

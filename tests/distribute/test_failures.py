@@ -100,11 +100,12 @@ def run_beside(pool: ThreadPoolExecutor, session: tf.Session, fetch: Any) -> Fut
     return pool.submit(session.run, fetch, options=options())
 
 
-def check_lost(run: Callable[[], Any], task: str) -> None:
+def check_lost(run: Callable[[], Any], task: str) -> tf.errors.OpError:
     """``run`` raises the error of all who need ``task``; its connection told, not the lack of heartbeats."""
     with pytest.raises(tf.errors.UnavailableError, match=task) as info:
         run()
     assert "no sign of life" not in str(info.value)
+    return info.value
 
 
 # --- a step fails
@@ -235,7 +236,9 @@ def test_all_survivors_and_the_client_name_the_task_that_was_killed(pool: Thread
             step = run_beside(pool, session, counters.step_that_hangs)
             wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
             tasks.workers[1].end(signal.SIGKILL)
-            check_lost(lambda: step.result(SOON_S), tasks.workers[1].task)
+            error = check_lost(lambda: step.result(SOON_S), tasks.workers[1].task)
+            assert (error.op or "").startswith("while"), error
+            assert "test_failures.py" in (error.source or ""), error
             for survivor in (tasks.workers[0], tasks.workers[2]):
                 survivor.wait_for_steps(0)
         assert counters.read(tasks.target, 2) == [COMMITTED + 1, COMMITTED]

@@ -10,11 +10,13 @@ from flowrt.distribute.machines.sent_constants import SentConstants
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.master.partial_stages import PartialRunTable
 from flowrt.errors import AbortedError, CancelledError, OpError
+from flowrt.graph.node import Node
 
 
 class Registered(NamedTuple):
     """A part that its task has as ``graph``, and the numbers of its large constants. ``feeds`` and
-    ``fetches`` are indices into those of its step. ``taken``: see `RegisterGraph`.
+    ``fetches`` are indices into those of its step. ``taken``: see `RegisterGraph`. ``awaited``: an operation
+    with a result that the others, or the client, wait for.
     """
 
     task: str
@@ -23,6 +25,7 @@ class Registered(NamedTuple):
     fetches: tuple[int, ...]
     constants: Sequence[int]
     taken: Sequence[int] = ()
+    awaited: Node | None = None
 
 
 class RegisteredStep(NamedTuple):

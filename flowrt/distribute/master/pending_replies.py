@@ -12,12 +12,14 @@ use, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, final
 
 from flowrt.distribute.machines.events import Answer, Ask, MasterAction, Tell
 from flowrt.distribute.wire.messages import Message, encode_status
-from flowrt.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
+from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, OpError, UnavailableError
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
 from flowrt.protos import cluster_pb2 as pb
 
 GRACE_S = 5.0
@@ -45,6 +47,8 @@ class Round:
         self.answers: dict[str, Message] = {}
         self.errors: list[tuple[str, OpError]] = []
         self.step = 0
+        self.awaited: Mapping[str, Node] = {}
+        """An operation of each task that has a part in the step: errors name that of a lost task."""
         self.deadline: float | None = None
         self.is_ending = False
         self.has_turn = False
@@ -55,7 +59,11 @@ class Round:
         """The root cause, if something failed."""
         found = [error for _, error in self.errors]
         roots = [error for error in found if error.origin is None or not error.origin.is_derived]
-        return next(iter(roots or found), None)
+        error = next(iter(roots or found), None)
+        if error is None or error.op is not None or not isinstance(error, (UnavailableError, AbortedError)):
+            return error
+        awaited = None if error.origin is None else self.awaited.get(error.origin.task)
+        return error if awaited is None else located(awaited, error)
 
     def refuse(self, error: OpError) -> list[MasterAction]:
         """The client's answer is ``error``."""

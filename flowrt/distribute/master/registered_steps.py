@@ -26,6 +26,9 @@ from flowrt.distribute.master.master_session import (
 )
 from flowrt.distribute.master.pending_replies import LATE_S, End, PendingReplies, Round
 from flowrt.distribute.wire.messages import Message
+from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.collective.transfer import SENDS, recv_op
 from flowrt.protos import cluster_pb2 as pb
 
 Made = Callable[[Round, RegisteredStep | None, GraphCut], list[MasterAction]]
@@ -84,7 +87,8 @@ class RegisteredSteps:
         for task, part in cut.parts.items():
             numbers, carried = session.constants[task].hold(part.constants)
             taken, keeps = making.kept(part) if making.kept is not None else ((), ())
-            parts.append(Registered(task, 0, part.feeds, part.fetches, numbers, taken))
+            awaited = _awaited(part.subgraph)
+            parts.append(Registered(task, 0, part.feeds, part.fetches, numbers, taken, awaited))
             body = pb.RegisterGraph(
                 session=round_.session, constants=numbers, carried=carried, taken=taken, keeps=keeps
             )
@@ -130,6 +134,7 @@ class RegisteredSteps:
     ) -> list[MasterAction]:
         """Run a step with ``feeds``, ignoring those taken from earlier calls. ``options``: for all tasks."""
         round_.step = self._rng.getrandbits(63) | 1
+        round_.awaited = {part.task: part.awaited for part in step.parts if part.awaited is not None}
         if options.timeout_ms:
             round_.deadline = self._pending.now + options.timeout_ms / 1000 + LATE_S
         if not step.gang:
@@ -177,6 +182,17 @@ class RegisteredSteps:
             return actions
         self._put_off[session] = actions
         return []
+
+
+def _awaited(part: Subgraph) -> Node | None:
+    """The last operation of the script in ``part`` with a result that another task or the client gets, or
+    else the last one; None if the script has none there.
+    """
+    wanted = {ref[0] for node in part if node.op in SENDS for ref in node.inputs}
+    wanted.update(ref[0] for ref in part.fetches)
+    between = {*SENDS, recv_op, feed_op}
+    of_script = [node for node in part if node.source is not None and node.op not in between]
+    return next(iter([node for node in reversed(of_script) if node.name in wanted] + of_script[-1:]), None)
 
 
 def _part(part: Registered, feeds: Sequence[Any], step: int, options: pb.RunGraph) -> Message:

@@ -19,7 +19,7 @@ MAX_UNROLLED = 64
 
 @handles("If")
 def if_(node: Node, condition: Value) -> Any:
-    branches = [node.get("else_branch"), node.get("then_branch")]
+    branches = [node.graph("else_branch"), node.graph("then_branch")]
     if is_known(condition):
         return tuple(node.scope.inner().run(branches[bool(np.asarray(condition).reshape(()))], {}))
 
@@ -39,7 +39,7 @@ def if_(node: Node, condition: Value) -> Any:
 @handles("Loop")
 def loop(node: Node, count: Value, condition: Value, *carried: Value) -> Any:
     """Unrolled if it has to be: a known number of times, with sequences, or with shapes that change."""
-    body = node.get("body")
+    body = node.graph("body")
     if _is_fixed(body, condition) and is_known(count) and count is not None:
         times = int(np.asarray(count).reshape(()))
         if (condition is None or bool(np.asarray(condition).reshape(()))) and times <= MAX_UNROLLED:
@@ -160,7 +160,7 @@ def scan_in_opset_8(node: Node, lengths: Value, *inputs: Value) -> Any:
     """The scan of each entry of a leading batch axis; all have all steps."""
     if lengths is not None:
         node.refuse("sequence lengths of a Scan in opset 8 are not supported")
-    body, number = node.get("body"), node.get("num_scan_inputs")
+    body, number = node.graph("body"), node.get("num_scan_inputs")
     batch = shape_of(inputs[0])[0]
     results = []
     for entry in range(batch):
@@ -174,7 +174,7 @@ def scan(node: Node, *inputs: Value) -> Any:
     number = node.get("num_scan_inputs")
     axes = node.get("scan_input_axes") or [0] * number
     return _scanned(
-        node, node.get("body"), list(inputs), number, axes, node.get("scan_input_directions"),
+        node, node.graph("body"), list(inputs), number, axes, node.get("scan_input_directions"),
         node.get("scan_output_axes"), node.get("scan_output_directions"),
     )  # fmt: skip
 
