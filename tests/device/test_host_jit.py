@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from flowrt.device.llvm import code_cache, host_jit
-from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions, compile_loop
 from flowrt.errors import FailedPreconditionError, InternalError
+from flowrt.loops.llvm_text import FUNCTION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 60.0
@@ -200,6 +201,33 @@ def test_equal_text_is_one_loop_as_long_as_it_is_in_use() -> None:
     gc.collect()
     assert gone() is None
     assert added_by(compile_loop(adding(2))) == 2
+
+
+def test_functions_are_compiled_once_for_all_threads_that_ask_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiler, compiled = host_jit._compiler(), []
+
+    class Compiler:
+        def compile(self, text: str, names: list[str]) -> dict[str, CompiledLoop]:
+            compiled.append(text)
+            return compiler.compile(text, names)
+
+    monkeypatch.setattr(host_jit, "_compiler", Compiler)
+    begin, found = threading.Barrier(4), []
+
+    def ask() -> None:
+        begin.wait()
+        found.append(compile_functions(adding(15), [FUNCTION])[FUNCTION])
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1
+    assert [loop is found[0] for loop in found] == [True] * 4
+    assert added_by(found[0]) == 15
 
 
 @pytest.mark.parametrize("way", ["call", "call_holding_gil"])

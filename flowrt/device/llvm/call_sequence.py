@@ -15,6 +15,7 @@ import numpy as np
 
 from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.llvm.host_pool import run_in_parallel
+from flowrt.device.llvm.work_stealing import prepare
 from flowrt.loops.llvm_text import with_fields
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -122,6 +123,7 @@ class ParallelCall(NamedTuple):
         return self.call.table
 
     def bound(self) -> BoundCall:
+        prepare()
         loop, *elements = self.call
         return run_in_parallel, (loop.call, *elements, self.grain)
 

@@ -79,11 +79,14 @@ def compile_loop(text: str) -> CompiledLoop:
 
 
 def compile_functions(text: str, names: Sequence[str]) -> dict[str, CompiledLoop]:
-    """The functions of LLVM IR that contains several, with a loop's arguments. Like `compile_loop`, but
-    without sharing.
+    """The functions of LLVM IR that contains several, with a loop's arguments. Like `compile_loop`, but kept
+    as long as the process, for all threads that ask for it at once.
     """
     with _lock:
-        return _compiler().compile(text, names)
+        found = _functions.get(text)
+        if found is None:
+            found = _functions[text] = _compiler().compile(text, names)
+        return found
 
 
 def is_available() -> bool:
@@ -292,6 +295,7 @@ def _refused(text: str, error: RuntimeError) -> InternalError:
 
 _lock = threading.RLock()
 _loops: WeakValueDictionary[bytes, CompiledLoop] = WeakValueDictionary()
+_functions: dict[str, dict[str, CompiledLoop]] = {}
 _numbers = itertools.count()
 _linked: dict[int, tuple[Any, Any]] = {}
 """LLVM's handles of each library, and the compiler's session that it belongs to, by number."""
