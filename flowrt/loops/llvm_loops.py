@@ -39,6 +39,7 @@ WHOLE = 64
 _HINTS = {
     Vectors.FREE: "",
     Vectors.PAIRED: '!"llvm.loop.interleave.count", i32 2',
+    Vectors.SINGLE: '!"llvm.loop.interleave.count", i32 1',
     Vectors.MASKED: '!"llvm.loop.vectorize.predicate.enable", i1 true',
 }
 
@@ -49,14 +50,16 @@ def llvm_function(
     is_ragged: bool = False,
     is_short: bool = False,
     is_whole: bool = False,
+    is_brief: bool = False,
 ) -> str:
     """The text of a module with `FUNCTION`. ``accesses[i]`` is the access pattern of operand i, a letter per
     dimension: ``0`` broadcast, ``1`` contiguous (in the last dimension only), ``s`` any stride.
     ``is_ragged``: rows end within a vector, in a part of them that matters. ``is_short``: they have at most
     `BUFFER` elements. ``is_whole``: their length is a multiple of `WHOLE`.
+    ``is_brief``: the domain is one row of fewer than `WHOLE`, of a vector or more.
     """
     nest = block_sums(loop_nest(program, has_buffers=is_short), is_short)
-    return _Printer(choose_vectors(nest, is_ragged), accesses, is_whole).run()
+    return _Printer(choose_vectors(nest, is_ragged, is_brief), accesses, is_whole).run()
 
 
 @final

@@ -104,6 +104,10 @@ class Vectors(Enum):
     FREE = ""
     """Vectors as its compiler likes; the rest in shorter ones or one by one."""
     PAIRED = " in pairs of vectors"
+    SINGLE = " in single vectors"
+    """One after the other, for fewer elements than the four vectors that its compiler takes at once: what is
+    left of those it computes in halves of a vector, or one by one.
+    """
     MASKED = " in masked vectors"
     """The last vector of a row is masked, and nothing is left."""
 
@@ -319,12 +323,16 @@ def _in_blocks(program: LoopProgram, is_short: bool, loop: ColumnLoop) -> Column
     return loop._replace(in_blocks=tuple(found))
 
 
-def choose_vectors(nest: LoopNest, is_ragged: bool) -> LoopNest:
-    """``nest`` with loops in masked vectors if rows are ragged, and long ones otherwise in pairs of them."""
+def choose_vectors(nest: LoopNest, is_ragged: bool, is_brief: bool = False) -> LoopNest:
+    """``nest`` with loops in masked vectors if rows are ragged; otherwise those that add nothing up in single
+    vectors if they are brief, and long ones in pairs of them.
+    """
 
     def chosen(loop: ColumnLoop) -> ColumnLoop:
         is_long = len(loop.body) > LONG and not loop.in_blocks
-        return loop._replace(vectors=Vectors.PAIRED if is_long else Vectors.FREE)
+        vectors = Vectors.PAIRED if is_long else Vectors.FREE
+        adds_up = loop.in_blocks or loop.reductions or nest.totals
+        return loop._replace(vectors=Vectors.SINGLE if is_brief and not adds_up else vectors)
 
     def masked(loop: ColumnLoop) -> ColumnLoop:
         return loop._replace(vectors=Vectors.MASKED)

@@ -381,3 +381,13 @@ def test_rows_that_end_within_a_vector_are_computed_in_masked_vectors(
     program = program_of(lambda b, x: x / b.row_sum(x), [("float32", False)])
     loop_layout.layout_of(program, (7, columns), [(columns, 1), (columns, 1)])
     assert ("predicate" in texts[0]) == (is_ragged and has_masks)
+
+
+@pytest.mark.parametrize(("size", "is_brief"), [(1, False), (15, False), (16, True), (63, True), (64, False)])
+def test_a_few_elements_have_a_loop_of_their_own_unless_it_is_for_all_sizes(monkeypatch, size, is_brief):
+    texts = []
+    monkeypatch.setattr(loop_layout, "compiled", texts.append)
+    program = program_of(lambda b, x: x * x, [("float32", False)])
+    for for_all_sizes in (False, True):
+        loop_layout.layout_of(program, (size,), [(1,), (1,)], for_all_sizes)
+    assert ["interleave" in text for text in texts] == [is_brief, False]

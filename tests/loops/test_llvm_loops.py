@@ -25,8 +25,11 @@ EPS = {"float32": 2**-23, "float64": 2**-52}
 class Compiled:
     """A program's results by compiled code. Operands are what broadcasts to ``[rows, columns]``."""
 
-    def __init__(self, program, operands, parts=1, transposed=(), is_ragged=False, is_short=False):
-        self.program, self.parts, self.rows = program, parts, (is_ragged, is_short)
+    def __init__(
+        self, program, operands, parts=1, transposed=(), is_ragged=False, is_short=False, is_brief=False
+    ):
+        self.program, self.parts = program, parts
+        self.rows = is_ragged, is_short, False, is_brief
         self.shape = domain_of(program, operands)
         transposed = set(transposed) - matrices_of(program)
         self.arrays = [self._memory(a, i in transposed) for i, a in enumerate(operands)]
@@ -197,6 +200,16 @@ def test_powers_without_a_result_wait_for_their_sum_in_a_buffer(dtype, is_ragged
     assert [type(s).__name__ for s in nest.column_loops[2].body] == ["Reload", "Compute", "Compute", "Put"]
     for columns in (1, 60, BUFFER):
         check(program, [random(5, columns, dtype=dtype), None], is_ragged=is_ragged, is_short=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("columns", [16, 24, 31, 63])
+def test_brief_loops_have_the_results_of_others(columns, dtype):
+    b = LoopBuilder()
+    x = b.load(b.operand(dtype))
+    b.put(b.tanh(x) * x, b.operand(dtype))
+    program = expand_functions(b.build())
+    check(program, [random(3, columns, dtype=dtype), None], is_brief=True)
 
 
 @pytest.mark.parametrize("columns", [1, 15, 64, 100])

@@ -121,6 +121,19 @@ def test_vectors_are_masked_where_rows_are_ragged_and_paired_where_a_body_is_lon
     assert choose_vectors(loop_nest(b.build()), False).column_loops[0].vectors is Vectors.PAIRED
 
 
+def test_brief_loops_that_add_nothing_up_are_computed_in_single_vectors() -> None:
+    b = LoopBuilder()
+    x = b.load(b.operand("float32"))
+    b.put(x * x, b.operand("float32"))
+    assert (
+        choose_vectors(loop_nest(b.build()), False, is_brief=True).column_loops[0].vectors is Vectors.SINGLE
+    )
+    b.put(x, b.operand("float64"), Store.SUM_ALL)  # in the same order for each size
+    assert choose_vectors(loop_nest(b.build()), False, is_brief=True).column_loops[0].vectors is Vectors.FREE
+    softmaxes = choose_vectors(loop_nest(built(softmax)), False, is_brief=True).column_loops
+    assert [loop.vectors for loop in softmaxes] == [Vectors.FREE, Vectors.FREE, Vectors.SINGLE]
+
+
 # --- verification
 
 

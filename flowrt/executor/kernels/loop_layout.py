@@ -60,7 +60,7 @@ class Layout(NamedTuple):
     """Estimated time on one thread."""
 
 
-_printed: dict[tuple[str, tuple[str, ...], tuple[bool, bool, bool]], tuple[str, int]] = {}
+_printed: dict[tuple[str, tuple[str, ...], tuple[bool, ...]], tuple[str, int]] = {}
 """The text of loops, and their number of instructions, by the text of a program: 0.0 and -0.0 are equal, and
 so are programs with them. The layers of a network have equal groups.
 """
@@ -73,15 +73,23 @@ def compiled(text: str) -> CompiledLoop:
     return remembered(_compiled, text, lambda: compile_loop(text))
 
 
-def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Layout:
-    """The loop of ``program`` for operands with these strides, one per dimension of ``domain``."""
+def layout_of(
+    program: LoopProgram,
+    domain: tuple[int, ...],
+    strides: Sequence[tuple[int, ...]],
+    for_all_sizes: bool = False,
+) -> Layout:
+    """The loop of ``program`` for operands with these strides, one per dimension of ``domain``.
+    ``for_all_sizes``: a few elements have no loop of their own.
+    """
     if not domain:
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
     accesses = tuple([_letters(steps) for steps in lies])
     has_columns = len(dims) > 1
     is_ragged, is_whole = has_columns and _is_ragged(dims[-1]), has_columns and dims[-1] % WHOLE == 0
-    rows = is_ragged, dims[-1] <= BUFFER, is_whole
+    is_brief = not (has_columns or for_all_sizes) and WHOLE // 4 <= dims[0] < WHOLE
+    rows = is_ragged, dims[-1] <= BUFFER, is_whole, is_brief
     text, count = remembered(
         _printed, (str(program), accesses, rows), lambda: _print(program, accesses, rows)
     )
@@ -94,7 +102,7 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     return Layout(compiled(text), numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
 
 
-def _print(program: LoopProgram, accesses: Sequence[str], rows: tuple[bool, bool, bool]) -> tuple[str, int]:
+def _print(program: LoopProgram, accesses: Sequence[str], rows: tuple[bool, ...]) -> tuple[str, int]:
     program = expand_functions(program)
     count = sum(op not in ("load", "const") for op, *_ in program.instructions)
     return llvm_function(program, accesses, *rows), count

@@ -40,7 +40,7 @@ def update_of(node: Node, arguments: Sequence[Any], registers: list[Any]) -> Upd
     loop = update_loop(node, arguments, values)
     if loop is None:
         return None
-    layout = layout_of(loop.program, loop.domain, loop.strides)
+    layout = layout_of(loop.program, loop.domain, loop.strides, for_all_sizes=True)
     late = tuple([(i, a) for i, a in enumerate(arguments) if isinstance(a, LateArray)])
     return Update(node, variables, loop.needed, arrays, late, tuple(parts_on(layout, values)), registers)
 
