@@ -148,8 +148,9 @@ def strides_in(array: Array, level: Level, domain: tuple[int, ...]) -> tuple[int
         array = np.broadcast_to(array, (*domain[:-1], 1))
     elif level is Level.DROPPED:
         array = np.broadcast_to(array, domain[:-1])[..., None]
-    whole = np.broadcast_to(array, domain)
-    return tuple([stride // array.itemsize for stride in whole.strides])
+    if array.shape != domain:  # a view takes 7 us
+        array = np.broadcast_to(array, domain)
+    return tuple([stride // array.itemsize for stride in array.strides])
 
 
 def coalesced(

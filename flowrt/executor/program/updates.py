@@ -203,7 +203,15 @@ Extents: TypeAlias = "np.ndarray[Any, Any]"
 
 
 def extents(arrays: Sequence[Array]) -> Extents:
-    return np.array([np.lib.array_utils.byte_bounds(array) for array in arrays], np.int64).reshape(-1, 2)
+    return np.array(list(map(_extent, arrays)), np.int64).reshape(-1, 2)
+
+
+def _extent(array: Array) -> tuple[int, int]:
+    if array.flags.c_contiguous:  # a quarter of the time
+        begin = _address(array)
+        return begin, begin + array.nbytes
+    begin, end = np.lib.array_utils.byte_bounds(array)
+    return begin, end
 
 
 def are_apart(some: Extents, others: Extents) -> bool:

@@ -133,6 +133,7 @@ class _Fuser:
         self._ready = [self._position[name] for name, count in self._missing.items() if not count]
         self._placed: set[str] = set()
         self._support: dict[str, Support] = {}
+        self._data: dict[str, list[Ref]] = {}
         self._groups: list[_Open] = []
         self._fetched = {*subgraph.fetches, *[(name, 0) for name in subgraph.targets]}
 
@@ -224,7 +225,11 @@ class _Fuser:
 
     def _data_inputs(self, node: Node) -> list[Ref]:
         """Inputs of the node, without constants embedded in the loop: numbers, axes, shapes."""
-        return [ref for ref, on_host in _inputs(node) if not (on_host or self._is_number(ref))]
+        found = self._data.get(node.name)
+        if found is None:
+            found = [ref for ref, on_host in _inputs(node) if not (on_host or self._is_number(ref))]
+            self._data[node.name] = found
+        return found
 
     def _is_number(self, ref: Ref) -> bool:
         node = self._subgraph.nodes[ref[0]]

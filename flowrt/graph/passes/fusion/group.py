@@ -98,7 +98,7 @@ class Group(NamedTuple):
 
 
 def _text(value: Any) -> str:
-    return f"{value.dtype} {value.shape} {value.tobytes()!r}"
+    return f"{value.dtype.str} {value.shape} {value.tobytes()!r}"
 
 
 def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
