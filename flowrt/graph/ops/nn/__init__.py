@@ -9,4 +9,5 @@ conv, depthwise_conv               convolution ops with their gradients
 conv_functions                     TensorFlow's convolution functions over these
 pooling                            max and average pooling
 boxes                              non-maximum suppression
+resize, space_batch                images of another size; blocks of space as a batch
 """

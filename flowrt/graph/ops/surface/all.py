@@ -52,8 +52,10 @@ from flowrt.graph.ops.nn import (
     normalization,
     norms,
     pooling,
+    resize,
     sharded_softmax,
     softmax,
+    space_batch,
     windows,
 )
 from flowrt.graph.ops.random import random_ops, sampling
