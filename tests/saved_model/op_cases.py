@@ -20,6 +20,10 @@ def i(*values: Any) -> Any:
     return np.array(values, np.int32)
 
 
+def t(*values: str) -> Any:
+    return np.array([value.encode() for value in values], object)
+
+
 _X, _SCALE, _VARIANCE = f(1, 4, 4, 2), f(2), np.abs(f(2)) + 1
 _STRIDES: dict[str, Any] = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 _NORM = {"x": _X, "scale": _SCALE, "offset": f(2), "mean": f(2), "variance": _VARIANCE, "epsilon": 0.01}
@@ -96,4 +100,101 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("SpaceToBatchND", {"input": _X, "block_shape": i(2, 3), "paddings": i([1, 1], [0, 2])}),
     ("BatchToSpaceND", {"input": f(6, 2, 2, 1), "block_shape": i(2, 3), "crops": i([1, 0], [0, 2])}),
+    *(
+        (
+            "MaxPoolWithArgmax",
+            {
+                "input": f(2, 5, 4, 2) - 3, "ksize": [1, 3, 2, 1], "strides": [1, 2, 2, 1],
+                "padding": padding, "include_batch_in_index": with_batch,
+            },
+        )
+        for padding, with_batch in (("SAME", False), ("VALID", True))
+    ),
+    # quantized and transformed
+    ("FakeQuantWithMinMaxArgs", {"inputs": f(3, 4) * 3, "min": -3.0, "max": 4.0, "num_bits": 4}),
+    *(
+        (
+            "FakeQuantWithMinMaxVars",
+            {"inputs": f(3, 4) * 3, "min": np.float32(a), "max": np.float32(b), **options},
+        )
+        for a, b, options in ((-1.1, 3.3, {}), (0.5, 6, {"narrow_range": True}), (0, 0, {}))
+    ),
+    (
+        "FakeQuantWithMinMaxVarsPerChannel",
+        {"inputs": f(3, 2) * 3, "min": -np.abs(f(2)), "max": np.abs(f(2)) + 1},
+    ),
+    (
+        "FakeQuantWithMinMaxVarsGradient",
+        {"gradients": f(3, 4), "inputs": f(3, 4) * 3, "min": np.float32(-1), "max": np.float32(2)},
+    ),
+    ("FFT", {"input": (f(2, 6) + 1j * f(2, 6)).astype(np.complex64)}),
+    ("IFFT2D", {"input": (f(2, 3, 4) + 1j * f(2, 3, 4)).astype(np.complex64)}),
+    ("RFFT", {"input": f(2, 9), "fft_length": i(8)}),
+    ("RFFT2D", {"input": f(4, 6), "fft_length": i(4, 5)}),
+    ("IRFFT", {"input": (f(2, 5) + 1j * f(2, 5)).astype(np.complex64), "fft_length": i(8)}),
+    # sparse tensors and segments
+    (
+        "SparseReshape",
+        {"input_indices": _INDICES, "input_shape": np.array([3, 4]), "new_shape": np.array([2, -1])},
+    ),
+    (
+        "SparseFillEmptyRows",
+        {
+            "indices": _INDICES, "values": f(3), "dense_shape": np.array([4, 3]),
+            "default_value": np.float32(9),
+        },
+    ),
+    *(
+        (f"SparseSegment{kind}", {"data": f(4, 2), "indices": i(0, 3, 3, 1), "segment_ids": i(0, 0, 2, 2)})
+        for kind in ("Sum", "Mean", "SqrtN")
+    ),
+    *(
+        (
+            f"SparseSegment{kind}WithNumSegments",
+            {
+                "data": f(4, 2), "indices": i(0, 3, 3, 1), "segment_ids": i(0, 0, 2, 2),
+                "num_segments": np.int32(5),
+            },
+        )
+        for kind in ("Sum", "Mean", "SqrtN")
+    ),
+    ("DenseBincount", {"input": i(1, 4, 1, 9), "size": np.int32(5), "weights": f(4)}),
+    *(
+        (
+            "DenseBincount",
+            {"input": i([1, 4, 1], [0, 0, 9]), "size": np.int32(5), "weights": f(0), "binary_output": binary},
+        )
+        for binary in (False, True)
+    ),
+    # strings
+    ("StringSplit", {"input": t("a b,c", "", " d ,e"), "delimiter": t(" ,")[0]}),
+    ("StringSplit", {"input": t("abc", " "), "delimiter": t("")[0], "skip_empty": False}),
+    ("StringSplit", {"input": t("a b,c", "", " d ,e"), "delimiter": t(" ,")[0], "skip_empty": False}),
+    ("StringSplitV2", {"input": t("a  b c ", ""), "sep": t("")[0]}),
+    ("StringSplitV2", {"input": t("a<>b<>c", "<>"), "sep": t("<>")[0], "maxsplit": 1}),
+    (
+        "StringToHashBucketFast",
+        {
+            "input": t(
+                *(("qwertyuiop-" * 30)[:n] for n in (0, 1, 3, 4, 7, 8, 16, 17, 32, 33, 64, 65, 128, 129, 300))
+            ),
+            "num_buckets": 2**62,
+        },
+    ),
+    ("StaticRegexFullMatch", {"input": t("s3://a", "b"), "pattern": "^s3://.*"}),
+    # colours
+    ("AdjustContrastv2", {"images": f(1, 2, 3, 3), "contrast_factor": np.float32(1.5)}),
+    ("AdjustHue", {"images": np.abs(f(2, 2, 3)) / 2, "delta": np.float32(0.3)}),
+    ("AdjustSaturation", {"images": np.abs(f(2, 2, 3)) / 2, "scale": np.float32(1.5)}),
+    ("RGBToHSV", {"images": np.abs(f(2, 4, 3)) / 2}),
+    ("HSVToRGB", {"images": np.abs(f(2, 4, 3)) / 2}),
+    (
+        "CombinedNonMaxSuppression",
+        {
+            "boxes": np.sort(np.abs(f(2, 6, 1, 2, 2)), axis=3).reshape(2, 6, 1, 4) / 2,
+            "scores": np.arange(24, dtype=np.float32).reshape(2, 6, 2) / 24,
+            "max_output_size_per_class": np.int32(3), "max_total_size": np.int32(4),
+            "iou_threshold": np.float32(0.5), "score_threshold": np.float32(0.1),
+        },
+    ),
 ]  # fmt: skip

@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import as_dtype
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
 from flowrt.graph.construction.constant import const
 from flowrt.graph.evaluate import located
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
@@ -55,7 +55,13 @@ class Adapter:
             if rule is None:
                 self._made[node.name] = node
                 continue
-            made = rule(self, node)
+            try:
+                made = rule(self, node)
+            except OpError:
+                raise
+            except Exception as error:  # what no program writes: an attribute that is missing, or a list
+                message = f"expected inputs and attributes that match the op; got {error!r}"
+                raise located(node, InvalidArgumentError(message)) from error
             self._made[made.name] = made
         return self._made
 
@@ -368,6 +374,64 @@ def _list_scatter(a: Adapter, node: Node) -> Node:
 
 def _format_shape(shape: Any) -> Any:
     return -1 if shape is None else [-1 if size is None else size for size in shape]
+
+
+# --- segments of gathered rows
+
+_SEGMENTS = "data: T, indices: Tidx in INDEX, segment_ids: Tsegmentids in INDEX"
+
+
+def _gathered(a: Adapter, node: Node) -> Ref:
+    data, indices = node.inputs[:2]
+    kinds = {"Tparams": node.attrs["T"], "Tindices": node.attrs["Tidx"], "Taxis": dtypes.int32}
+    return a.add(node, "gather", "GatherV2", (data, indices, a.constant(node, "axis", 0)), **kinds)
+
+
+def _segments(kind: str, with_count: bool) -> Rule:
+    """The rule of sums over segments, and of these over their lengths or the roots of these."""
+
+    def rule(a: Adapter, node: Node) -> Node:
+        rows = _gathered(a, node)
+        number, ids = {"T": node.attrs["T"]}, (node.inputs[2], *node.inputs[3:])
+        op = "UnsortedSegmentSum" if with_count else "SegmentSum"
+        kinds = {**number, "Tindices": node.attrs["Tsegmentids"]}
+        if with_count:
+            kinds["Tnumsegments"] = node.attrs["Tnumsegments"]
+        if kind == "Sum":
+            return a.become(node, op, (rows, *ids), **kinds)
+        total = a.add(node, "sum", op, (rows, *ids), **kinds)
+        ones = a.add(node, "ones", "OnesLike", (rows,), **number)
+        length = a.add(node, "length", op, (ones, *ids), **kinds)
+        one = a.constant(node, "one", 1, node.attrs["T"].np)
+        length = a.add(node, "at_least_one", "Maximum", (length, one), **number)
+        if kind == "SqrtN":
+            length = a.add(node, "root", "Sqrt", (length,), **number)
+        return a.become(node, "RealDiv", (total, length), **number)
+
+    return rule
+
+
+for _kind in ("Sum", "Mean", "SqrtN"):
+    adapter(f"SparseSegment{_kind}", f"{_SEGMENTS} -> output: T", "sparse_gradient: bool = False")(
+        _segments(_kind, False)
+    )
+    adapter(
+        f"SparseSegment{_kind}WithNumSegments",
+        f"{_SEGMENTS}, num_segments: Tnumsegments in INDEX -> output: T",
+        "sparse_gradient: bool = False",
+    )(_segments(_kind, True))
+
+
+@adapter("AdjustContrastv2", "images: T, contrast_factor: float32 -> output: T")
+def _contrast(a: Adapter, node: Node) -> Node:
+    images, factor = node.inputs
+    kind = {"T": node.attrs["T"]}
+    if node.attrs["T"] is not dtypes.float32:
+        factor = a.add(node, "factor", "Cast", (factor,), SrcT=dtypes.float32, DstT=node.attrs["T"])
+    axes = a.constant(node, "axes", [-3, -2])
+    mean = a.add(node, "mean", "Mean", (images, axes), **kind, Tidx=dtypes.int32, keep_dims=True)
+    far = a.add(node, "sub", "Sub", (images, mean), **kind)
+    return a.become(node, "AddV2", (a.add(node, "mul", "Mul", (far, factor), **kind), mean), **kind)
 
 
 # --- ops that converters fuse: convolution or product, bias, activation
