@@ -45,8 +45,8 @@ def predict_signature_def(inputs: Mapping[str, Tensor], outputs: Mapping[str, Te
     for what, given in (("inputs", inputs), ("outputs", outputs)):
         if not given:
             raise misuse(f"predict_signature_def: expected {what}; got {given!r}", InvalidArgumentError)
-    infos = [{name: build_tensor_info(t) for name, t in given.items()} for given in (inputs, outputs)]
-    return build_signature_def(*infos, PREDICT_METHOD_NAME)
+    given, made = ({name: build_tensor_info(t) for name, t in each.items()} for each in (inputs, outputs))
+    return build_signature_def(given, made, PREDICT_METHOD_NAME)
 
 
 def get_tensor_from_tensor_info(

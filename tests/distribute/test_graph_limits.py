@@ -55,6 +55,8 @@ def _file(x: Any) -> Any:
         (_elements, "OneShotIterator", r"calls Python.*Session\(server\.target\)"),
         (_initialised, "MakeIterator", r"calls Python.*Session\(server\.target\)"),
         (_file, "PrintV2", "writes a file.*--allow-op PrintV2"),
+        (lambda x: tf.write_file("/tmp/x", "x"), "WriteFile", "writes a file.*--allow-op WriteFile"),
+        (lambda x: tf.read_file("/tmp/x"), "ReadFile", "reads a file.*--allow-op ReadFile"),
     ],
 )
 @pytest.mark.parametrize("is_nested", [False, True])
@@ -73,7 +75,7 @@ def test_what_reaches_beyond_the_graph_needs_leave(build: Any, op: str, said: st
     subgraph = whole(graph)
     with pytest.raises(PermissionDeniedError, match=rf"^{op} '.*it {said}") as refused:
         check_remote_graph(subgraph)
-    assert ("--allow-op" in refused.value.message) == (op == "PrintV2")
+    assert ("--allow-op" in refused.value.message) == (op in ("PrintV2", "WriteFile", "ReadFile"))
     check_remote_graph(subgraph, [op])
 
 

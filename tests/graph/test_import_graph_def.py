@@ -367,7 +367,8 @@ def test_a_bad_graph_def_is_refused_and_leaves_the_graph_as_it_was(
 
 
 def test_all_unknown_ops_are_named_at_once() -> None:
-    text = 'node { name: "a" op: "MatMull" } node { name: "b" op: "ApplyPowerSign" } node { name: "c" op: "MatMull" }'
+    ops = {"a": "MatMull", "b": "ApplyPowerSign", "c": "MatMull"}
+    text = " ".join(f'node {{ name: "{name}" op: "{op}" }}' for name, op in ops.items())
     with Graph(), pytest.raises(NotFoundError) as caught:
         import_graph_def(parse(text))
     assert "'MatMull' (node 'a'. Nearest: MatMul" in str(caught.value)

@@ -14,14 +14,28 @@ _RANDOM = "ONNX's random numbers are others: feed the numbers as an input"
 _GRADIENT = "ONNX has no such derivative: export the forward pass"
 _PYTHON = "Python cannot be in a file: compute it before or behind the model"
 _SIZES = "ONNX has no such operation: write it with gathers and scatters"
+_IMAGES = "it is not exported yet: prepare images before the model"
+_QUANTIZED = "it is not exported yet: export the graph without fake quantization"
 _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 
 ABSENT: dict[str, tuple[str, ...]] = {
     _LAYOUTS: ("_RowsOfVariable", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis"),
-    _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose"),
+    _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose",
+               "FFT", "FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "RFFT", "RFFT2D", "RFFT3D", "IRFFT",
+               "IRFFT2D", "IRFFT3D"),
+    _IMAGES: (
+        "ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "CropAndResize", "AdjustHue",
+        "AdjustSaturation", "RGBToHSV", "HSVToRGB", "CombinedNonMaxSuppression",
+    ),
+    _QUANTIZED: (
+        "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars",
+        "FakeQuantWithMinMaxVarsGradient", "FakeQuantWithMinMaxVarsPerChannel",
+        "FakeQuantWithMinMaxVarsPerChannelGradient",
+    ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "DecodeRaw", "StringFormat",
+        "ReduceJoin", "DecodeRaw", "StringFormat", "StaticRegexFullMatch", "StringSplit", "StringSplitV2",
+        "StringToHashBucketFast", "ShardedFilename", "ShardedFilespec",
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
@@ -35,7 +49,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
     _SIZES: (
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
-        "TensorListScatterIntoExistingList",
+        "TensorListScatterIntoExistingList", "SpaceToBatchND", "BatchToSpaceND", "MaxPoolWithArgmax",
+        "DenseBincount", "SparseReshape", "SparseFillEmptyRows",
     ),
     _SUMMARY: ("ScalarSummary", "HistogramSummary", "TensorSummaryV2", "ImageSummary", "MergeSummary"),
 }  # fmt: skip

@@ -111,6 +111,9 @@ class _Raiser:
             raise located(switch, InvalidArgumentError(message))
         ref = switch.inputs[1]
         while ref[0] in self._nodes and self._nodes[ref[0]].op.name == "Identity":
+            if not self._nodes[ref[0]].inputs:
+                message = "expected one input; got none"
+                raise located(self._nodes[ref[0]], InvalidArgumentError(message))
             ref = self._nodes[ref[0]].inputs[0]
         return ref
 

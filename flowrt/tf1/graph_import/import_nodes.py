@@ -208,7 +208,7 @@ class NodeImporter:
                 graph.parameter(spec, name.rpartition("/")[2], value)
                 for name, spec, value in zip(function.feeds, specs, known, strict=True)
             ]
-            names = {name: graph.unique_name(name.removeprefix(f"{node.name}/")) for name in inner}
+            names = {name: graph.unique_name(_inner_name(name, node.name)) for name in inner}
             tensors = {(name, 0): tensor for name, tensor in zip(function.feeds, parameters, strict=True)}
             controls = {name: tensor.op for (name, _), tensor in tensors.items()}
             importer = NodeImporter(graph, inner, InputMap(tensors, controls), names, self._budget)
@@ -218,6 +218,12 @@ class NodeImporter:
         return graph.subgraph(
             [importer.tensor(ref) for ref in function.fetches], list(dict.fromkeys(targets))
         )
+
+
+def _inner_name(name: str, owner: str) -> str:
+    """The name of a node of a function, without that of the owner, if a name can begin with the rest."""
+    short = name.removeprefix(f"{owner}/")
+    return name if short.startswith(("_", "/")) else short
 
 
 def _check_parameters(key: str, function: Subgraph, arguments: Sequence[Tensor]) -> None:

@@ -6,8 +6,8 @@ flowrt a handle names the variable, and each read is an operation, ordered by cr
 - ``Variable w`` becomes the handle ``w``, with ``w/Read/ReadVariableOp`` beside it, which is fetched for it;
 - an operation that reads the value of a reference gets a read of its own, right before it and with its
   control inputs, so that it sees the assignments that it waits for;
-- ``Assign``, ``ApplyAdam`` and others become the operations on handles. Where the name of one may be fetched,
-  or is read, it stays with a read behind the operation.
+- ``Assign``, ``ApplyAdam`` and others become the operations on handles. The name of one stays with a read
+  behind it; that of an optimizer's update, which nobody fetches, only where another operation reads it.
 
 Where TensorFlow leaves open which of an assignment and a read comes first, the order of the file decides.
 """
@@ -29,7 +29,7 @@ from flowrt.graph.ops.state.variable_ops import read_variable_op, var_handle_op
 from flowrt.graph.topology import sort_topologically
 from flowrt.tf1.graph_import import reference_ops, v1_ops
 from flowrt.tf1.graph_import.import_branches import unused_name
-from flowrt.tf1.graph_import.reference_ops import on_handles, reference_op
+from flowrt.tf1.graph_import.reference_ops import is_optimizers, on_handles, reference_op
 
 _PASSING: Mapping[OpDef, OpDef] = {
     reference_ops.REF_IDENTITY: identity,
@@ -41,7 +41,6 @@ _OF_VALUES: Mapping[OpDef, OpDef] = {
     reference_ops.REF_EXIT: v1_ops.EXIT,
     reference_ops.REF_NEXT_ITERATION: v1_ops.NEXT_ITERATION,
 }
-_FETCHED = (reference_ops.ASSIGN, reference_ops.ASSIGN_ADD, reference_ops.ASSIGN_SUB)
 
 
 def references_to_handles(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
@@ -143,7 +142,7 @@ class _Rewriter:
                 given[key] = node.attrs[key]
         controls = self._controls(node, [node.inputs[i] for i in references], made.controls)
         made = made.replace(op=op, inputs=tuple(inputs), controls=controls, attrs=given)
-        if op.outputs or (node.op not in _FETCHED and (node.name, 0) not in self._read):
+        if op.outputs or (is_optimizers(node.op) and (node.name, 0) not in self._read):
             self._put(made)
             return
         written = unused_name(f"{node.name}/{op.name}", self._taken)

@@ -345,7 +345,7 @@ def _read_inputs(node_def: NodeDef, parse: ParseRef) -> tuple[tuple[Ref, ...], t
 def find_op(name: str) -> OpDef | None:
     """The definition that nodes of op ``name`` get; ops that only the compiler makes are not found."""
     if name.startswith("_") and name not in _OF_PARTITIONS:
-        return None
+        return ADAPTED.get(name)
     ops = registered_ops()
     return (
         ops.get(name)
@@ -360,6 +360,8 @@ def _op_of(node_def: NodeDef) -> OpDef:
     """The definition of a node's op; TensorFlow uses the same op names for numbers and lists."""
     if node_def.op in _ON_LISTS and "T" in node_def.attr and node_def.attr["T"].type == dtypes.variant.number:
         return op_def(_ON_LISTS[node_def.op])
+    if node_def.op in ADAPTED and ADAPTED[node_def.op].types.keys() & node_def.attr.keys() - {"T"}:
+        return ADAPTED[node_def.op]  # TensorFlow's, not the operation of that name in flowrt
     found = find_op(node_def.op)
     assert found is not None
     return found

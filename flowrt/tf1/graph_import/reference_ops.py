@@ -93,6 +93,11 @@ def on_handles(op: OpDef) -> OpDef:
     return _ON_HANDLES.get(op) or op_def(f"Resource{op.name}")
 
 
+def is_optimizers(op: OpDef) -> bool:
+    """Whether an op on references is the update of an optimizer."""
+    return re.match("(Sparse)?Apply", op.name) is not None
+
+
 @functools.cache
 def _update(name: str) -> OpDef | None:
     update = registered_ops().get(f"Resource{name}")

@@ -12,5 +12,6 @@ segments                     segment reductions
 parts                        positions in a dimension that is cut; gather from a part
 gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup
+sparse_rows                  sparse tensors as three
 sorting                      top_k, sort, unique
 """

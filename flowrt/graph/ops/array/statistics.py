@@ -15,7 +15,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import static_shape
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
 from flowrt.graph.ops.array.ranges import static_array
@@ -278,6 +278,45 @@ bincount_op: OpDef[Tensor] = define_op(
     axes=lambda s: "..i, z! -> v" if s.shapes[2] == (0,) else "..i, ..i -> v",
     doc="The number of occurrences in arr of each integer below size, or the sum of its weights; others are"
     " ignored.",
+)
+
+
+def _dense_bincount_shape(s: ShapeContext) -> Sequence[Shape]:
+    numbers, bins = s.shapes[0], s.value(1)
+    if numbers is not None and len(numbers) > 2:
+        raise InvalidArgumentError(f"input: expected rank 2 at most; got shape {format_shape(numbers)}")
+    return [None if numbers is None else (*numbers[:-1], bins)]
+
+
+def _dense_bincount(
+    xp: Any, input: Any, size: int, weights: Any, binary_output: bool, out: Any = None
+) -> Any:
+    rows = input.reshape(-1, input.shape[-1] if input.ndim == 2 else max(input.size, 1))
+    given = weights.reshape(rows.shape) if weights.size else xp.ones(rows.shape, weights.dtype)
+    if bool((rows < 0).any()):
+        raise InvalidArgumentError("input: expected numbers of at least 0")
+    made = xp.zeros((rows.shape[0], size), weights.dtype)
+    inside = rows < size
+    places = (xp.arange(rows.shape[0])[:, None] * size + rows)[inside]
+    if binary_output:
+        made.reshape(-1)[places] = 1
+    else:
+        fold_rows(xp, "add", made.reshape(-1, 1), places.astype(np.int64), given[inside][:, None])
+    return delivered(xp, made.reshape((*input.shape[:-1], size)), weights.dtype, out)
+
+
+dense_bincount_op: OpDef[Tensor] = define_op(
+    "DenseBincount",
+    "input: Tidx in INDEX, size: host Tidx, weights: T in int32 | int64 | float32 | float64 -> output: T",
+    attrs="binary_output: bool = False",
+    shape=_dense_bincount_shape,
+    kernel=_dense_bincount,
+    vjp=NONDIFFERENTIABLE,
+    samples=lambda rng: (
+        sample(np.array([1, 4, 1, 9], np.int32), np.int32(5), rng.standard_normal(4)),
+        sample(np.array([[1, 4, 1], [0, 0, 9]]), np.int64(5), np.zeros(0), binary_output=True),
+    ),
+    doc="The occurrences of numbers below size in each row, or the sums of their weights.",
 )
 
 

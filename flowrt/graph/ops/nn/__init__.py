@@ -7,6 +7,9 @@ moments, batch_norm, normalization mean and variance; batch, layer and local res
 windows                            sliding windows, im2col
 conv, depthwise_conv               convolution ops with their gradients
 conv_functions                     TensorFlow's convolution functions over these
-pooling                            max and average pooling
-boxes                              non-maximum suppression
+pooling, pooling_places            max and average pooling; the places of maxima
+fake_quant                         numbers as a quantized tensor has them
+boxes, combined_boxes              non-maximum suppression
+colors                             hue, saturation and value of images
+resize, space_batch                images of another size; blocks of space as a batch
 """

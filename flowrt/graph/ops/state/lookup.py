@@ -227,8 +227,9 @@ def _column(path: str, lines: list[bytes], index: int, dtype: DType, delimiter: 
     texts = [line.rstrip(b"\r") for line in lines]
     if index != WHOLE_LINE:
         rows = [text.split(delimiter) for text in texts]
-        if short := next((i for i, row in enumerate(rows) if len(row) <= index), None):
-            raise InvalidArgumentError(f"{path}, line {short + 1}: expected {index + 1} columns")
+        short = [number for number, row in enumerate(rows, 1) if len(row) <= index]
+        if short:
+            raise InvalidArgumentError(f"{path}, line {short[0]}: expected {index + 1} columns")
         texts = [row[index] for row in rows]
     if dtype is string:
         return list(texts)

@@ -15,6 +15,7 @@ from flowrt.graph.ops.array import (
     selection,
     slicing,
     sorting,
+    sparse_rows,
     statistics,
     tile_and_reverse,
 )
@@ -37,23 +38,29 @@ from flowrt.graph.ops.elementwise import (
     special,
     special_kernels,
 )
-from flowrt.graph.ops.linalg import decompositions, einsum, matmul, matrix_parts, spectral
+from flowrt.graph.ops.linalg import decompositions, einsum, fourier, matmul, matrix_parts, spectral
 from flowrt.graph.ops.lists import stacked_lists, tensor_lists
 from flowrt.graph.ops.nn import (
     activations,
     batch_norm,
     bias,
     boxes,
+    colors,
+    combined_boxes,
     conv,
     conv_functions,
     depthwise_conv,
+    fake_quant,
     losses,
     moments,
     normalization,
     norms,
     pooling,
+    pooling_places,
+    resize,
     sharded_softmax,
     softmax,
+    space_batch,
     windows,
 )
 from flowrt.graph.ops.random import random_ops, sampling
@@ -76,7 +83,9 @@ from flowrt.graph.ops.text import (
     checkpoint_files,
     files,
     formatting,
+    hashing,
     python_calls,
+    splitting,
     strings,
     summaries,
 )

@@ -1,0 +1,35 @@
+"""TensorFlow's graphs of one operation each give its values: ops as they are, older spellings, fused ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.protos import graph_pb2
+from tests.saved_model.op_cases import CASES
+
+FILE = Path(__file__).parent / "fixtures" / "ops.npz"
+ONLY_FIRST = {"FusedBatchNorm", "FusedBatchNormV2"}
+"""Ops of which other outputs are TensorFlow's own."""
+
+
+@pytest.mark.parametrize(("number", "op"), [(i, op) for i, (op, _) in enumerate(CASES)])
+def test_an_operation_has_tensorflows_values(number: int, op: str) -> None:
+    key = f"{number} {op}"
+    with np.load(FILE) as fixtures:
+        message = graph_pb2.GraphDef.FromString(fixtures[key].tobytes())
+        expected = [fixtures[name] for name in fixtures.files if name.startswith(f"{key}:")]
+    with tf.Graph(), tf.Session() as session:
+        (operation,) = tf.import_graph_def(message, return_elements=["op"], name="")
+        count = 1 if op in ONLY_FIRST else len(expected)
+        found = session.run([t for t in operation.outputs if t.dtype != tf.variant][:count])
+        for tensor, value, wanted in zip(operation.outputs, found, expected, strict=False):
+            if value.dtype == object:
+                assert value.tolist() == wanted.tolist()
+                continue
+            assert value.dtype == wanted.dtype
+            tf.TensorShape(tensor.shape).assert_is_compatible_with(wanted.shape)
+            np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=2e-6)
