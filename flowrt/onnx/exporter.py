@@ -46,8 +46,8 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     """The ModelProto that computes ``outputs`` from ``inputs``, also written to ``path`` if it is given.
 
     ``source`` is a session (the values of its variables become initializers) or a graph without variables.
-    ``inputs`` and ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of them by the
-    names that the model shall have. An unknown size of an input is a dimension with a name.
+    ``inputs`` and ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of
+    them by the names that the model shall have. An unknown size of an input is a dimension with a name.
 
     >>> flowrt.onnx.export(session, [images], {"scores": logits}, "classifier.onnx")
 

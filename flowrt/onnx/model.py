@@ -170,7 +170,7 @@ def _signature(name: str, value: Any, by_value: bool) -> Any:
         if by_value
         else None
     )
-    return name, value.dtype.str, value.shape, known
+    return name, value.dtype.name, value.shape, known
 
 
 def _placeholder(value: Any) -> Value:

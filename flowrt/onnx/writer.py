@@ -103,7 +103,7 @@ class Writer:
         return helper.make_graph(needed_nodes(self.nodes, ends), self.name(name), infos, results)
 
     def scan_body(self, op: str, dtype: np.dtype[Any], inputs: int, exclusive: bool) -> Any:
-        """The body of a scan, for `flowrt.onnx.emit.emit_reductions.along_axis`: a carried value and a row."""
+        """The body of a scan for `flowrt.onnx.emit.emit_reductions.along_axis`: the next value, and a row."""
         inner = Writer(self.opset, self)
         names = [inner.declare(f"scan/{i}", dtype) for i in range(inputs + 1)]
         carried, *rows = names

@@ -47,10 +47,11 @@ come after it.)
 """
 
 WAITING = """
-    DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
+    " DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5
-    Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt
-    RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum SegmentSumAt Unique UniqueWithCounts Where
+    Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt RandomUniformIntAt
+    ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum SegmentSumAt Unique
+    UniqueWithCounts Where
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise

@@ -34,6 +34,7 @@ from flowrt.graph.ops.elementwise import (
     complex_parts,
     division,
     math,
+    narrow,
     special,
     special_kernels,
 )
