@@ -34,6 +34,7 @@ from flowrt.onnx.writer import (
     tensor_proto,
     value_info,
 )
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 OPSET = 20
 MAX_BYTES = (1 << 31) - 1
@@ -67,8 +68,8 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     exporter = Exporter(_values_of(source, graph, step), opset)
     model = exporter.model(step, list(fed), list(wanted))
     if path is not None:
-        with open(os.fspath(path), "wb") as file:
-            file.write(model.SerializeToString())
+        with typed_os_errors(path):
+            replace_file(os.fspath(path), model.SerializeToString())
     return model
 
 

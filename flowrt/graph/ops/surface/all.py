@@ -80,4 +80,5 @@ from flowrt.graph.ops.text import (
     python_calls,
     strings,
     summaries,
+    words,
 )

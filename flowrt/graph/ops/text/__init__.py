@@ -1,6 +1,7 @@
 """Strings, and operations that interact with the host.
 
 strings, formatting  ops on strings; numbers as text
+words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time
 checkpoint_files     checkpoints of TensorFlow's, written and read
