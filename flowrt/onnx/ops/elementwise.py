@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import NARROW, as_dtype
-from flowrt.graph.ops.elementwise.narrow import cast_narrow
+from flowrt.graph.ops.elementwise.narrow_cast import cast_narrow
 from flowrt.onnx.node import Node
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.graph.ops.elementwise.narrow import cast_narrow
+from flowrt.graph.ops.elementwise.narrow_cast import cast_narrow
 from flowrt.onnx.node import Node
 from flowrt.onnx.ops.convolution import convolve, window_pads
 from flowrt.onnx.ops.elementwise import converted, is_narrow

@@ -15,7 +15,7 @@ from flowrt.onnx.values import Value
 MAX_PATTERN = 1000
 """Characters of a regular expression."""
 UNLIKE_RE2 = r"\(\?(=|!|<=|<!|P=|\()|\\[1-9]"
-"""What Python's expressions have and RE2's have not: looking around, and groups that come again."""
+"""Parts that Python's expressions have and RE2's have not: looking around, and groups that come again."""
 
 
 @handles("StringConcat")

@@ -34,7 +34,7 @@ from flowrt.graph.ops.elementwise import (
     complex_parts,
     division,
     math,
-    narrow,
+    narrow_cast,
     special,
     special_kernels,
 )

@@ -116,7 +116,7 @@ def _count_ngrams(
     ngram_counts: Sequence[int], ngram_indexes: Sequence[int], pool_int64s: Sequence[int],
     pool_strings: Sequence[str], weights: Sequence[float],
 ) -> Any:  # fmt: skip
-    given = host_array(input)
+    given = host_array(input if xp is np else xp.asnumpy(input))
     pool: Any = [each.encode() for each in pool_strings] or list(pool_int64s)
     lengths = min_gram_length, max_gram_length
     numbered = ngrams_of(pool, ngram_counts, lengths)
@@ -132,7 +132,7 @@ def _count_ngrams(
         by_column = np.ones(found.shape[1], np.float32)
         by_column[list(ngram_indexes)] = weights
         found *= by_column
-    return found if given.ndim == 2 else found[0]
+    return xp.asarray(found if given.ndim == 2 else found[0])
 
 
 def _count_ngrams_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -181,9 +181,9 @@ count_ngrams: OpDef[Tensor] = define_op(
         sample(words([b"a", b"b"]), mode="IDF", ngram_counts=(0,), ngram_indexes=(1, 0),
                pool_strings=("a", "c"), **_LENGTHS),
     ),
-    doc="""How often each n-gram of a pool is in the input ``[n]``, or in each row of ``[rows, n]``. Its
-    elements may have up to ``max_skip_count`` others between them. ``ngram_counts`` says where in the pool
-    the 1-grams begin, the 2-grams, ...; ``ngram_indexes`` has the column of each n-gram. The mode IDF gives 1 for one
-    that is there; IDF and TFIDF multiply by ``weights``.
+    doc="""The number of times that each n-gram of a pool is in the input ``[n]``, or in each row of ``[rows,
+    n]``. Its elements may have up to ``max_skip_count`` others between them. ``ngram_counts`` says where in
+    the pool the 1-grams begin, the 2-grams, ...; ``ngram_indexes`` has the column of each n-gram. The mode
+    IDF gives 1 for one that is there; IDF and TFIDF multiply by ``weights``.
     """,
 )  # fmt: skip
