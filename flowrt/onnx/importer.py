@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from flowrt.onnx.function_bodies import body_of, defaults_of
 from flowrt.onnx.node import Node
 from flowrt.onnx.proto import array_of, attribute_value, newest_opset, onnx, opsets_of, read_model, schema_of
@@ -179,7 +179,9 @@ class Scope:
             raise type(error)(f"{node}: {error}") from error
         except OpError as error:
             raise InvalidArgumentError(f"{node}: {error}") from error
-        except (TypeError, ValueError, IndexError, KeyError) as error:
+        except MemoryError as error:
+            raise ResourceExhaustedError(f"{node}: out of memory: {error}") from error
+        except Exception as error:  # whatever a handler meets in a model that is damaged
             raise InvalidArgumentError(f"{node}: {type(error).__name__}: {error}") from error
         for name, result in zip(proto.output, results, strict=False):
             if name:
