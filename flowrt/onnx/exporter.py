@@ -189,7 +189,7 @@ class Exporter:
                 if not is_said:
                     raise CannotExportError(why_absent(node.op))
                 found = self._emitted(node, step, writer, [names[ref] for ref in node.inputs])
-            except CannotExportError as error:
+            except (CannotExportError, UnimplementedError) as error:
                 line = "" if node.source is None else f" ({node.source})"
                 self._refused.append(f"{node.op.name} {node.name!r}{line}: {error}")
                 continue

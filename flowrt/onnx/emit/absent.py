@@ -21,7 +21,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose"),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "DecodeRaw", "StringFormat",
+        "ReduceJoin", "DecodeRaw", "StringFormat", "ShardedFilename", "ShardedFilespec",
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",

@@ -178,7 +178,7 @@ count_ngrams: OpDef[Tensor] = define_op(
         sample(np.array([2, 5, 4, 9, 3]), mode="TF", **_POOL, **_LENGTHS),
         sample(np.array([[2, 3], [5, 4]], np.int32), mode="TFIDF", weights=(1.0, 2.0, 3.0, 4.0), **_POOL,
                **_LENGTHS),
-        sample(words([b"a", b"b"]), mode="IDF", ngram_counts=(0,), ngram_indexes=(1, 0),
+        sample(words([b"a", b"b"]), mode="IDF", ngram_counts=(0, 2), ngram_indexes=(1, 0),
                pool_strings=("a", "c"), **_LENGTHS),
     ),
     doc="""The number of times that each n-gram of a pool is in the input ``[n]``, or in each row of ``[rows,
