@@ -1,36 +1,18 @@
-"""Damaged ONNX models: each is taken, or refused by an `OpError`; memory stays flat.
-
-    python -m tests.onnx.fuzz_models --inputs 100000 [--seed 7] [--only 123]
-
-The samples are small models of many kinds; a damaged one is loaded, built and run on inputs that fit what it
-declares, where these are small.
-"""
+"""Small ONNX models of many kinds, ways to damage them, and a reader: for `tests.fuzz`."""
 
 from __future__ import annotations
 
-import argparse
-import gc
+import functools
 import random
-import resource
-import sys
-import traceback
-from collections import Counter
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from flowrt.errors import OpError
 from flowrt.onnx import load
 from flowrt.onnx.proto import dtype_of
-from tests.fuzz import damaged
 
-MAX_GROWTH = 32 << 20
-MOST = 6 << 30
-"""Bytes of addresses: a model that asks for more is told so."""
 MAX_ELEMENTS = 1 << 12
 """Elements of an input that is made up."""
 
@@ -46,6 +28,7 @@ def _info(name: str, shape: Any, kind: int = TensorProto.FLOAT) -> Any:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
+@functools.cache
 def samples() -> list[bytes]:
     node = helper.make_node
     ones = np.ones((2, 3), np.float32)
@@ -209,51 +192,3 @@ def read(data: bytes) -> None:
         model.run(feeds)
     finally:
         model.close()
-
-
-def run(numbers: Sequence[int], seed: int) -> tuple[Counter[str], list[tuple[int, str]], int]:
-    """(outcomes, what escaped, bytes grown after a tenth) of the inputs with these numbers."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST, MOST))
-    good = samples()
-    for each in good:
-        read(each)
-    outcomes, escaped, before = Counter[str](), list[tuple[int, str]](), 0
-    for position, number in enumerate(numbers):
-        if position == len(numbers) // 10:
-            before = memory()
-        source = random.Random(f"{seed}/{number}")
-        change = changed if number % 2 else damaged
-        data = change(source.choice(good), source.choice(good), source)
-        try:
-            read(data)
-            outcomes["taken"] += 1
-        except OpError as error:
-            outcomes[type(error).__name__] += 1
-        except Exception:  # noqa: BLE001 (reported)
-            escaped.append((number, traceback.format_exc()))
-    return outcomes, escaped, memory() - before
-
-
-def memory() -> int:
-    """Resident bytes of this process."""
-    gc.collect()
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--inputs", type=int, default=100_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int)
-    given = parser.parse_args(arguments)
-    numbers = range(given.first, given.first + given.inputs)
-    outcomes, escaped, grown = run([given.only] if given.only is not None else numbers, given.seed)
-    for number, text in escaped[:10]:
-        print(f"\npython -m tests.onnx.fuzz_models --seed {given.seed} --only {number}\n{text}")
-    print(f"{dict(outcomes)}, {len(escaped)} escaped, grown by {grown >> 10} KiB")
-    return 1 if escaped or (given.only is None and grown > MAX_GROWTH) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
