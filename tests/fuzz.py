@@ -30,6 +30,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 import flowrt as tf
+import flowrt.onnx
 from flowrt.distribute.elastic.elastic_messages import Epoch, Join, decode_message, encode_message
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.wire.messages import Message, decode, encode, encode_error, lost, read_graph
