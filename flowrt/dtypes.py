@@ -32,10 +32,11 @@ class DType:
 
     def __init__(self, name: str, number: int, numpy_type: Any) -> None:
         self.name, self.number, self.np = name, number, np.dtype(numpy_type)
-        kind = "f" if name == "bfloat16" else self.np.kind
+        is_narrow = self.np.itemsize == 1 and self.np.kind in "fV"  # storage: see `NARROW`
+        kind = "f" if name == "bfloat16" else "" if is_narrow else self.np.kind
         self.is_floating, self.is_complex, self.is_bool = kind == "f", kind == "c", kind == "b"
-        self.is_integer = kind in "iu"
-        self.is_numeric = kind in "fciu"
+        self.is_integer = kind in ("i", "u")
+        self.is_numeric = self.is_integer or self.is_floating or self.is_complex
 
     @property
     def as_numpy_dtype(self) -> Any:
@@ -121,6 +122,19 @@ variant = DType("variant", 21, np.object_)
 uint32 = DType("uint32", 22, np.uint32)
 uint64 = DType("uint64", 23, np.uint64)
 
+# Storage, without arithmetic: see `NARROW`. TensorFlow has no number for the last.
+float8_e5m2 = DType("float8_e5m2", 24, ml_dtypes.float8_e5m2)
+float8_e4m3fn = DType("float8_e4m3fn", 25, ml_dtypes.float8_e4m3fn)
+float8_e4m3fnuz = DType("float8_e4m3fnuz", 26, ml_dtypes.float8_e4m3fnuz)
+float8_e4m3b11fnuz = DType("float8_e4m3b11fnuz", 27, ml_dtypes.float8_e4m3b11fnuz)
+float8_e5m2fnuz = DType("float8_e5m2fnuz", 28, ml_dtypes.float8_e5m2fnuz)
+int4 = DType("int4", 29, ml_dtypes.int4)
+uint4 = DType("uint4", 30, ml_dtypes.uint4)
+int2 = DType("int2", 31, ml_dtypes.int2)
+uint2 = DType("uint2", 32, ml_dtypes.uint2)
+float4_e2m1fn = DType("float4_e2m1fn", 33, ml_dtypes.float4_e2m1fn)
+float8_e8m0fnu = DType("float8_e8m0fnu", 1000, ml_dtypes.float8_e8m0fnu)
+
 ALL = (
     float32, float64, int32, uint8, int16, int8, string, complex64, int64, bool_, bfloat16, uint16,
     complex128, float16, resource, variant, uint32, uint64,
@@ -135,10 +149,17 @@ INDEX = frozenset((int32, int64))
 LAPACK = frozenset((float32, float64, complex64, complex128))
 """The dtypes of matrices that can be factored."""
 ANY = frozenset(ALL)
+NARROW = frozenset((
+    float8_e5m2, float8_e4m3fn, float8_e4m3fnuz, float8_e4m3b11fnuz, float8_e5m2fnuz, float8_e8m0fnu, int4,
+    uint4, int2, uint2, float4_e2m1fn,
+))  # fmt: skip
+"""Dtypes to store numbers in, a byte each: they can be moved and converted, but not computed with."""
+STORED = ANY | NARROW
 
-BY_NUMBER = {d.number: d for d in ALL}
-_BY_NAME = {d.name: d for d in ALL} | {"half": float16, "float": float32, "double": float64}
-_BY_NUMPY = {d.np: d for d in ALL if d.np != np.dtype(object)}
+_NUMBERED = (*ALL, *sorted(NARROW, key=lambda dtype: dtype.number))
+BY_NUMBER = {d.number: d for d in _NUMBERED}
+_BY_NAME = {d.name: d for d in _NUMBERED} | {"half": float16, "float": float32, "double": float64}
+_BY_NUMPY = {d.np: d for d in _NUMBERED if d.np != np.dtype(object)}
 _BY_TYPE: dict[type, DType] = {
     float: float32,
     int: int32,

@@ -27,12 +27,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx
-import onnx.helper
-import onnx.numpy_helper
 from google.protobuf.message import DecodeError
 
 import flowrt as tf
+import flowrt.onnx
 from flowrt.distribute.elastic.elastic_messages import Epoch, Join, decode_message, encode_message
 from flowrt.distribute.machines.session_graph import SessionGraph
 from flowrt.distribute.wire.messages import Message, decode, encode, encode_error, lost, read_graph
@@ -41,8 +39,6 @@ from flowrt.graph.construction.graph import Graph
 from flowrt.graph.pipeline.schedule_file import format_schedule, parse_schedule
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.text.graph_text import parse_subgraph
-from flowrt.onnx.importer import import_model
-from flowrt.onnx.proto import read_model
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos import graph_pb2
 from flowrt.rendezvous.channel import framing
@@ -53,6 +49,7 @@ from flowrt.storage.tensor_bundle import TensorBundle
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.train.checkpoints.checkpoint import write_checkpoint
 from flowrt.train.checkpoints.checkpoint_format import decode_manifest
+from tests.onnx import damaged_models
 from tests.storage.tables import table_of
 from tests.train.checkpoint_cases import SMALL
 
@@ -202,11 +199,13 @@ def _read_saved_model(data: bytes, random: Random) -> None:
 
 
 def _read_onnx(data: bytes, random: Random) -> None:
-    """Built, not run: sizes that are asked for may be any."""
-    model = read_model(data)
-    with Graph():
-        inputs = {each.name: tf.placeholder(tf.float32, [2, 3]) for each in model.graph.input}
-        import_model(model, inputs)
+    """``data``, or, for half of what is damaged, a good model with some fields changed, which parses. Built,
+    not run: sizes that are asked for may be any.
+    """
+    good = damaged_models.samples()
+    if data not in good and random.random() < 0.5:
+        data = damaged_models.changed(random.choice(good), random.choice(good), random)
+    flowrt.onnx.load(data).as_graph_model().close()
 
 
 def _read_elastic(data: bytes, random: Random) -> None:
@@ -219,37 +218,6 @@ def _saved_models() -> list[bytes]:
         y = tf.identity(tf.matmul(x, tf.ones([3, 2])), name="y")
         tf.saved_model.simple_save(session, f"{folder}/m", {"x": x}, {"y": y})
         return [Path(folder, "m", "saved_model.pb").read_bytes()]
-
-
-def _onnx_models() -> list[bytes]:
-    helper, array = onnx.helper, onnx.numpy_helper.from_array
-
-    def model(nodes: list[Any], constants: dict[str, Any]) -> bytes:
-        given = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, 3])]
-        found = [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)]
-        kept = [array(value, name) for name, value in constants.items()]
-        graph = helper.make_graph(nodes, "g", given, found, kept)
-        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-        return bytes(made.SerializeToString())
-
-    node = helper.make_node
-    branch = helper.make_graph(
-        [node("Neg", ["h"], ["n"])],
-        "b",
-        [],
-        [helper.make_tensor_value_info("n", onnx.TensorProto.FLOAT, None)],
-    )
-    dense = [
-        node("Gemm", ["x", "w", "b"], ["g"], alpha=0.5, transB=1), node("Relu", ["g"], ["r"]),
-        node("Slice", ["r", "zero", "two", "zero"], ["s"]), node("Softmax", ["s"], ["y"], axis=-1),
-    ]  # fmt: skip
-    control = [
-        node("Transpose", ["x"], ["h"], perm=[1, 0]),
-        node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch),
-    ]
-    numbers = {"zero": np.zeros(1, np.int64), "two": np.full(1, 2, np.int64)}
-    weights = {"w": np.ones((4, 3), np.float32), "b": np.zeros(4, np.float32)}
-    return [model(dense, weights | numbers), model(control, {"flag": np.array(True)})]
 
 
 def _graph_defs() -> list[bytes]:
@@ -303,7 +271,7 @@ def _targets() -> list[Target]:
         Target("bundles", 2, [bytes([i]) + entries[key] for i, key in enumerate(BUNDLE_KEYS)], _read_bundle),
         Target("slices", 2, [bytes([i]) + value for i, value in enumerate(listed)], _read_slices),
         Target("saved_models", 2, _saved_models(), _read_saved_model),
-        Target("onnx", 5, _onnx_models(), _read_onnx),
+        Target("onnx", 5, damaged_models.samples(), _read_onnx),
         Target("elastic", 5, [encode_message(message) for message in elastic], _read_elastic),
     ]
 

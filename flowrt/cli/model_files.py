@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flowrt import onnx
 from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from flowrt.saved_model.builder import simple_save
 from flowrt.saved_model.frozen_graph import freeze, load_frozen_graph
@@ -71,6 +72,14 @@ FORMATS = (
         _is_directory,
         _read_saved_model,
         lambda model, path: simple_save(model.session, path, model.inputs, model.outputs),
+    ),
+    Format(
+        "an ONNX model",
+        "FILE.onnx",
+        _ends(".onnx"),
+        lambda path, asked: onnx.load(path),
+        lambda model, path: onnx.export(model.session, model.inputs, model.outputs, path),
+        lambda model: model.as_graph_model(),
     ),
     Format(
         "a frozen TensorFlow graph",

@@ -14,6 +14,7 @@ The way of a model:
     function_bodies  what has no function: the body that its schema, or the model, gives
     values           what handlers take and return; what is known is computed at once
     ops              the handlers, by kind of operation
+    training         initializers as variables
     exporter         the other way: `export`, from the operations that outputs need to a ModelProto
     writer           the nodes of an ONNX graph while they are made, with dtypes
     emit             the functions that write flowrt's operations as ONNX's, by kind

@@ -34,6 +34,7 @@ from flowrt.onnx.writer import (
     tensor_proto,
     value_info,
 )
+from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 OPSET = 20
 MAX_BYTES = (1 << 31) - 1
@@ -46,8 +47,8 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     """The ModelProto that computes ``outputs`` from ``inputs``, also written to ``path`` if it is given.
 
     ``source`` is a session (the values of its variables become initializers) or a graph without variables.
-    ``inputs`` and ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of them by the
-    names that the model shall have. An unknown size of an input is a dimension with a name.
+    ``inputs`` and ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of
+    them by the names that the model shall have. An unknown size of an input is a dimension with a name.
 
     >>> flowrt.onnx.export(session, [images], {"scores": logits}, "classifier.onnx")
 
@@ -67,8 +68,8 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     exporter = Exporter(_values_of(source, graph, step), opset)
     model = exporter.model(step, list(fed), list(wanted))
     if path is not None:
-        with open(os.fspath(path), "wb") as file:
-            file.write(model.SerializeToString())
+        with typed_os_errors(path):
+            replace_file(os.fspath(path), model.SerializeToString())
     return model
 
 
@@ -188,7 +189,7 @@ class Exporter:
                 if not is_said:
                     raise CannotExportError(why_absent(node.op))
                 found = self._emitted(node, step, writer, [names[ref] for ref in node.inputs])
-            except CannotExportError as error:
+            except (CannotExportError, UnimplementedError) as error:
                 line = "" if node.source is None else f" ({node.source})"
                 self._refused.append(f"{node.op.name} {node.name!r}{line}: {error}")
                 continue

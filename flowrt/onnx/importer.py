@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
 
-from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from flowrt.onnx.function_bodies import body_of, defaults_of
 from flowrt.onnx.node import Node
 from flowrt.onnx.proto import array_of, attribute_value, newest_opset, onnx, opsets_of, read_model, schema_of
 from flowrt.onnx.registry import handler_of
+from flowrt.onnx.training import trainable_variables
 from flowrt.onnx.values import NeedsValueError, Value, compute, is_known
 
 MAX_DEPTH = 50
 """The depth of functions and graphs in one another."""
 
 
-def import_model(model: Any, inputs: Mapping[str, Value]) -> dict[str, Value]:
+def import_model(
+    model: Any, inputs: Mapping[str, Value], *, trainable: Collection[str] | bool = False
+) -> dict[str, Value]:
     """The outputs of ``model``, by name, in the default graph.
 
     ``model`` is a path, bytes, or a ModelProto; ``inputs`` has a tensor for each of its inputs, an array for
     one that is known, a list for a sequence, None for an optional one without a value. Inputs that the model
-    initializes may be left out.
+    initializes may be left out. With ``trainable`` the initializers of these names become variables of the
+    graph; True means all floats but those that say how to build (the scales of a resize) and the statistics
+    of batch normalizations.
 
     >>> with flowrt.Graph().as_default():
     ...     x = flowrt.placeholder(flowrt.float32, [8, 3, 32, 32])
@@ -42,8 +47,13 @@ def import_model(model: Any, inputs: Mapping[str, Value]) -> dict[str, Value]:
         raise InvalidArgumentError(f"the model: expected inputs of {wanted}; got {sorted(unknown)}")
     if missing := [name for name in wanted if name not in inputs and name not in initialized]:
         raise InvalidArgumentError(f"the model: expected inputs for {missing}; got {sorted(inputs)}")
-    scope = Scope(_Library(model))
-    outputs = scope.run(graph, inputs)
+    library = _Library(model)
+
+    def build(values: Mapping[str, Value]) -> list[Value]:
+        return Scope(library).run(graph, values)
+
+    variables = trainable_variables(model, inputs, trainable, build) if trainable else {}
+    outputs = build({**variables, **inputs})
     return dict(zip([each.name for each in graph.output], outputs, strict=True))
 
 
@@ -169,7 +179,9 @@ class Scope:
             raise type(error)(f"{node}: {error}") from error
         except OpError as error:
             raise InvalidArgumentError(f"{node}: {error}") from error
-        except (TypeError, ValueError, IndexError, KeyError) as error:
+        except MemoryError as error:
+            raise ResourceExhaustedError(f"{node}: out of memory: {error}") from error
+        except Exception as error:  # whatever a handler meets in a model that is damaged
             raise InvalidArgumentError(f"{node}: {type(error).__name__}: {error}") from error
         for name, result in zip(proto.output, results, strict=False):
             if name:

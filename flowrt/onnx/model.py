@@ -8,12 +8,14 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.errors import InvalidArgumentError, nearest
+from flowrt.errors import InvalidArgumentError, UnimplementedError, nearest
 from flowrt.onnx.importer import check_operations, import_model
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.proto import read_model
 from flowrt.onnx.surface import tf
-from flowrt.onnx.values import NeedsValueError, Value
+from flowrt.onnx.training import as_name
+from flowrt.onnx.values import NeedsValueError, Value, ancestors_of, array_from, tensor
+from flowrt.saved_model.graph_model import GraphModel
 
 MAX_GRAPHS = 8
 MAX_BY_VALUE = 4096
@@ -56,6 +58,22 @@ class OnnxModel:
         structure = {name: _with_places(value, fetched) for name, value in built.outputs.items()}
         values = built.session.run(fetched, feeds) if fetched else []
         return {name: _filled(value, values) for name, value in structure.items()}
+
+    def as_graph_model(self) -> GraphModel:
+        """The model as one graph for the shapes that it declares, in which sizes may be unknown.
+
+        Raises `UnimplementedError` if building needs to know one of these, or if an input is no tensor.
+        """
+        with tf.Graph().as_default() as graph:
+            inputs = {name: _declared(name, self._types[name]) for name in self.inputs}
+            outputs = import_model(self.proto, inputs)
+            for name, value in outputs.items():
+                if value is None or isinstance(value, list):
+                    raise UnimplementedError(f"output {name!r}: expected a tensor; got a sequence")
+            tensors = {
+                name: tf.identity(tensor(value), name=as_name(name)) for name, value in outputs.items()
+            }
+            return GraphModel(tf.Session(graph=graph), inputs, tensors)
 
     def close(self) -> None:
         """Release the sessions. Idempotent."""
@@ -134,7 +152,7 @@ class OnnxModel:
         self, error: NeedsValueError, values: Mapping[str, Value], given: Mapping[str, Any]
     ) -> None:
         """Make the inputs on which the value depends that building needs part of the signature."""
-        needed = _ancestors(error.tensor)
+        needed = ancestors_of(error.tensor)
         found = {
             name
             for name, value in values.items()
@@ -162,6 +180,16 @@ def load(source: Any) -> OnnxModel:
     return OnnxModel(model)
 
 
+def _declared(name: str, kind: Any) -> Any:
+    """A placeholder of the type that the model declares for an input."""
+    if not kind.HasField("tensor_type"):
+        raise UnimplementedError(f"input {name!r}: expected a tensor; got a sequence or an optional")
+    sizes = [each.dim_value if each.HasField("dim_value") else None for each in kind.tensor_type.shape.dim]
+    dtype = tf.as_dtype(dtype_of_element(kind.tensor_type.elem_type))
+    shape = sizes if kind.tensor_type.HasField("shape") else None
+    return tf.placeholder(dtype, shape, name=as_name(name))
+
+
 def _signature(name: str, value: Any, by_value: bool) -> Any:
     if value is None or isinstance(value, list):
         return name, None if value is None else tuple(_signature("", each, by_value) for each in value)
@@ -170,7 +198,7 @@ def _signature(name: str, value: Any, by_value: bool) -> Any:
         if by_value
         else None
     )
-    return name, value.dtype.str, value.shape, known
+    return name, value.dtype.name, value.shape, known
 
 
 def _placeholder(value: Any) -> Value:
@@ -187,18 +215,6 @@ def _leaves(value: Any) -> list[Any]:
 
 def _flat(given: Mapping[str, Any], by_value: set[str]) -> list[Any]:
     return [leaf for name, value in given.items() if name not in by_value for leaf in _leaves(value)]
-
-
-def _ancestors(tensor: Any) -> set[str]:
-    """The names of all operations that ``tensor`` depends on."""
-    found: set[str] = set()
-    stack = [tensor.op]
-    while stack:
-        op = stack.pop()
-        if op.name not in found:
-            found.add(op.name)
-            stack += [each.op for each in op.inputs]
-    return found
 
 
 # --- outputs
@@ -223,7 +239,7 @@ def _filled(value: Value, values: Sequence[Any]) -> Any:
     found = values[value] if isinstance(value, _Place) else value
     if found is None:
         return None
-    array = np.asarray(found)
+    array = array_from(found)
     if array.dtype.kind != "O":
         return array
     flat = [

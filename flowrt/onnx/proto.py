@@ -10,6 +10,7 @@ import numpy as np
 from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 
 OLDEST_OPSET = 7
+MAX_VERSION = 1 << 31
 
 
 def onnx() -> Any:
@@ -70,6 +71,9 @@ def _domain(name: str) -> str:
 
 def _converted(model: Any) -> Any:
     """``model`` in an opset that handlers know."""
+    for domain, version in opsets_of(model).items():
+        if not 0 < version < MAX_VERSION:
+            raise InvalidArgumentError(f"the model: expected a version of {domain or 'ONNX'}; got {version}")
     version = opsets_of(model).get("", OLDEST_OPSET)
     if version >= OLDEST_OPSET:
         return model
@@ -125,7 +129,7 @@ def schema_of(domain: str, op: str, version: int) -> Any | None:
     library = onnx()
     try:
         return library.defs.get_schema(op, version, domain)
-    except library.defs.SchemaError:
+    except (library.defs.SchemaError, TypeError):  # or a name that is no text
         return None
 
 

@@ -69,6 +69,18 @@ def dtype_of(value: Value) -> np.dtype[Any]:
     return value.dtype if isinstance(value, np.ndarray | np.generic) else value.dtype.np
 
 
+def ancestors_of(tensor: Any) -> set[str]:
+    """The names of all operations that ``tensor`` depends on."""
+    found: set[str] = set()
+    stack = [tensor.op]
+    while stack:
+        op = stack.pop()
+        if op.name not in found:
+            found.add(op.name)
+            stack += [each.op for each in op.inputs]
+    return found
+
+
 def tensor(value: Value) -> Any:
     """The value as a tensor of the same dtype."""
     return tf.constant(value) if isinstance(value, np.ndarray | np.generic) else value
@@ -107,7 +119,12 @@ def _tensors(results: Value) -> list[Any]:
 def _replaced(results: Value, values: Any) -> Value:
     if isinstance(results, list | tuple):
         return type(results)(_replaced(part, values) for part in results)
-    return results if results is None or is_known(results) else np.asarray(next(values))
+    return results if results is None or is_known(results) else array_from(next(values))
+
+
+def array_from(result: Any) -> Any:
+    """The result of a run as an array: a string alone comes as bytes, of which NumPy would drop zeros."""
+    return np.array(result, object) if isinstance(result, bytes) else np.asarray(result)
 
 
 def _elements(value: Value) -> int:

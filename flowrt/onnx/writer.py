@@ -11,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flowrt.dtypes import as_dtype
 from flowrt.onnx.proto import element_type, onnx, schema_of
 
 MAX_SHARED = 4096
@@ -19,6 +20,12 @@ MAX_SHARED = 4096
 MAX_COMPUTED = 1 << 28
 """Bytes of a constant up to which its transpose or its shape is computed while exporting."""
 
+
+ELEMENTWISE = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Div", "Elu", "Erf", "Exp", "LeakyRelu", "Log", "Max", "Min", "Mul", "Neg",
+    "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Tanh",
+))  # fmt: skip
+"""Operations that may be done before a transpose as well as behind it."""
 
 Info = tuple[str, "np.dtype[Any]", Any]
 """The name, dtype and shape (None if it is not known) of an input."""
@@ -42,6 +49,8 @@ class Writer:
             self.dtypes: dict[str, np.dtype[Any]] = {}
             self._names: set[str] = set()
             self._shared: dict[Any, str] = {}
+            self._transposed: dict[str, tuple[str, list[int]]] = {}
+            """(the value, the permutation) of the results of transposes."""
 
     # --- names and constants
 
@@ -103,7 +112,7 @@ class Writer:
         return helper.make_graph(needed_nodes(self.nodes, ends), self.name(name), infos, results)
 
     def scan_body(self, op: str, dtype: np.dtype[Any], inputs: int, exclusive: bool) -> Any:
-        """The body of a scan, for `flowrt.onnx.emit.emit_reductions.along_axis`: a carried value and a row."""
+        """The body of a scan for `flowrt.onnx.emit.emit_reductions.along_axis`: the next value, and a row."""
         inner = Writer(self.opset, self)
         names = [inner.declare(f"scan/{i}", dtype) for i in range(inputs + 1)]
         carried, *rows = names
@@ -115,15 +124,16 @@ class Writer:
 
     # --- nodes
 
-    def cast(self, name: str, dtype: np.dtype[Any]) -> str:
+    def cast(self, name: str, dtype: np.dtype[Any], **how: Any) -> str:
+        """``name`` as another dtype; ``how`` are attributes of the Cast."""
         if self.dtype_of(name) == dtype:
             return name
         if dtype.kind == "c" or self.dtype_of(name).kind == "c":
             raise CannotExportError("ONNX has no operations on complex numbers: use two real tensors")
         value = self.value_of(name)
-        if value is not None and "O" not in (value.dtype.kind, dtype.kind):
+        if value is not None and "O" not in (value.dtype.kind, dtype.kind) and not how:
             return self.constant(value.astype(dtype))
-        return self.add("Cast", (name,), 1, name, to=element_type(dtype), dtype=dtype)[0]
+        return self.add("Cast", (name,), 1, name, to=element_type(dtype), dtype=dtype, **how)[0]
 
     def add(
         self, op: str, inputs: Sequence[str], count: int, wanted: str, dtype: Any = None, **attrs: Any
@@ -136,12 +146,50 @@ class Writer:
         folded = self._folded(op, inputs, attrs)
         if folded is not None:
             return [self.constant(folded)]
+        if op == "Transpose" and inputs[0] in self._root._transposed:
+            source, perm = self._root._transposed[inputs[0]]
+            joined = [perm[axis] for axis in attrs["perm"]]
+            return [source] if joined == sorted(joined) else self._added(op, [source], 1, wanted, perm=joined)
+        if op in ELEMENTWISE and (sunk := self._behind(inputs)) is not None:
+            given, perm = sunk
+            found = self._added(op, given, 1, wanted, dtype, **attrs)
+            return self._added("Transpose", found, 1, wanted, perm=perm)
+        return self._added(op, inputs, count, wanted, dtype, **attrs)
+
+    def _behind(self, inputs: Sequence[str]) -> tuple[list[str], list[int]] | None:
+        """The inputs before the one transpose that they have in common, and its permutation: constants are
+        transposed back. So transposes move towards others, with which they cancel.
+        """
+        known = self._root._transposed
+        perms = [known[name][1] for name in inputs if name in known]
+        if not perms or any(perm != perms[0] for perm in perms):
+            return None
+        given = []
+        for name in inputs:
+            value = self.value_of(name)
+            if name in known:
+                given.append(known[name][0])
+            elif not name or (value is not None and value.ndim == 0):
+                given.append(name)
+            elif value is not None and value.ndim <= len(perms[0]):
+                whole = value.reshape((1,) * (len(perms[0]) - value.ndim) + value.shape)
+                given.append(self.constant(np.ascontiguousarray(whole.transpose(np.argsort(perms[0])))))
+            else:
+                return None
+        return given, perms[0]
+
+    def _added(
+        self, op: str, inputs: Sequence[str], count: int, wanted: str, dtype: Any = None, **attrs: Any
+    ) -> list[str]:
+        """`add` as it is said."""
         kind = _signature(op, self.opset)
         chosen = self._chosen_dtypes(kind, op, inputs)
         given = []
         for i, name in enumerate(inputs):
             variable = kind.inputs[min(i, len(kind.inputs) - 1)]
             given.append(self.cast(name, chosen[variable][1]) if name and variable in chosen else name)
+        if dtype is not None:
+            _check_result(kind, op, np.dtype(dtype), self.opset)
         outputs = [self.name(wanted) for _ in range(count)]
         node = onnx().helper.make_node(op, given, outputs, name=self.name(f"{wanted}/{op}"), **attrs)
         self.nodes.append(node)
@@ -154,6 +202,8 @@ class Writer:
                 made if made is not None else self.dtype_of(next(filter(None, given)))
             )
             found.append(name if before in (None, after) else self.cast(name, before))
+        if op == "Transpose":
+            self._root._transposed[found[0]] = inputs[0], list(attrs["perm"])
         return found
 
     def _folded(self, op: str, inputs: Sequence[str], attrs: Any) -> Any:
@@ -214,27 +264,29 @@ def _signature(op: str, opset: int) -> _Kinds:
 
 _NAMES = {
     "float": "float32", "double": "float64", "string": "object", "float16": "float16", "bool": "bool",
-    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "bfloat16": "bfloat16", "float8e4m3fn": "float8_e4m3fn", "float8e4m3fnuz": "float8_e4m3fnuz",
+    "float8e5m2": "float8_e5m2", "float8e5m2fnuz": "float8_e5m2fnuz", "float8e8m0": "float8_e8m0fnu",
+    "float4e2m1": "float4_e2m1fn",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32, 64)},
 }  # fmt: skip
 
 
 def _dtypes(texts: Sequence[str]) -> set[np.dtype[Any]]:
-    """The dtypes among "tensor(float)", ..., as far as NumPy and bfloat16 have them."""
-    import ml_dtypes
-
-    found: set[np.dtype[Any]] = set()
-    for text in texts:
-        inner = text.removeprefix("tensor(").removesuffix(")")
-        if inner == "bfloat16":
-            found.add(np.dtype(ml_dtypes.bfloat16))
-        elif inner in _NAMES:
-            found.add(np.dtype(_NAMES[inner]))
-    return found
+    """The dtypes among "tensor(float)", ..., that flowrt has."""
+    named = (_NAMES.get(text.removeprefix("tensor(").removesuffix(")")) for text in texts)
+    return {np.dtype(name) if name == "object" else as_dtype(name).np for name in named if name}
 
 
 _WIDER = {
     "i": ("int32", "int64"), "u": ("uint32", "uint64", "int32", "int64"), "b": ("int32",), "f": ("float32",),
 }  # fmt: skip
+
+
+def _check_result(kind: _Kinds, op: str, dtype: np.dtype[Any], opset: int) -> None:
+    """Raise `CannotExportError` if ``op`` has no results of this dtype."""
+    allowed = kind.allowed.get(kind.outputs[0], set())
+    if kind.outputs[0] not in kind.inputs and allowed and dtype not in allowed:
+        raise CannotExportError(f"opset {opset} has no {op} to {dtype.name}: export to a later one")
 
 
 def _wider(given: np.dtype[Any], allowed: set[np.dtype[Any]], op: str) -> np.dtype[Any]:
@@ -246,7 +298,7 @@ def _wider(given: np.dtype[Any], allowed: set[np.dtype[Any]], op: str) -> np.dty
         wide = np.dtype(name)
         if wide in allowed and wide.itemsize > given.itemsize:
             return wide
-    names = ", ".join(sorted(each.name for each in allowed))
+    names = ", ".join(sorted("string" if each.kind == "O" else each.name for each in allowed))
     raise CannotExportError(f"ONNX has {op} of {names}; got {given.name}: cast it to one of these")
 
 

@@ -76,3 +76,17 @@ def test_a_mistake_is_one_line(
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert (out, said in line) == ("", True), line
+
+
+def test_a_graph_becomes_onnx_and_comes_back(
+    frozen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, back = str(tmp_path / "m.onnx"), str(tmp_path / "back.pb")
+    assert main(["convert", str(frozen), model]) == 0
+    np.save(tmp_path / "x.npy", np.array([[1, 2]], np.float32))
+    capsys.readouterr()
+    for path in (model, back):
+        assert main(["run-model", path, "--input", f"{tmp_path}/x.npy", "--output", "y"]) == 0
+        assert capsys.readouterr().out == "y: float32[1, 2] [[3. 5.]]\n"
+        assert main(["convert", model, back]) == 0
+        capsys.readouterr()

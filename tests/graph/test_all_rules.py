@@ -189,9 +189,10 @@ WITHOUT_RULE = {
     "all dimensions together": {"Diag", "DiagPart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},
     "of texts and summaries, which are computed once": {
-        "AsString", "DecodeRaw", "HistogramSummary", "ImageSummary", "MergeSummary", "ReduceJoin",
-        "ScalarSummary", "StaticRegexReplace", "StringFormat", "StringJoin", "StringLength", "StringLower",
-        "StringStrip", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",
+        "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
+        "MergeSummary", "ReduceJoin", "ScalarSummary", "SplitStrings", "StaticRegexReplace",
+        "StringFormat", "StringJoin", "StringLength", "StringLower", "StringStrip", "StringToNumber",
+        "StringUpper", "Substr", "TensorSummaryV2",
     },
     "part of layouts itself": {"LocalShards", "OverAxis"},
     "of nothing": {"NoOp"},

@@ -33,13 +33,12 @@ from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
-    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics
-    CoalescedAllGather CoalescedReduceScatter DecodeRaw ExpectData Gather
-    HistogramSummary ImageSummary MergeSummary Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin
-    ReduceScatter ScalarSummary Scatter StaticRegexReplace StringFormat StringJoin StringLength StringLower
-    StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend
-    _GroupStart
-    _GroupWait _TaggedRecv _TaggedSend
+    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics CoalescedAllGather
+    CoalescedReduceScatter DecodeRaw DropWords ExpectData Gather HistogramSummary ImageSummary MergeSummary
+    Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin ReduceScatter ScalarSummary Scatter SplitStrings
+    StaticRegexReplace StringFormat StringJoin StringLength StringLower StringStrip StringToNumber
+    StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait
+    _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs
 among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and `_Contribute`
@@ -47,7 +46,7 @@ come after it.)
 """
 
 WAITING = """
-    CombinedNonMaxSuppression DenseBincount
+    CombinedNonMaxSuppression CountNgrams DenseBincount
     DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5
     Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt

@@ -206,6 +206,13 @@ def strings(array: Any) -> Any:
     return np.array([*map(bytes, array.reshape(-1).tolist()), None], object)[:-1].reshape(array.shape)
 
 
+def decoded(array: Any) -> Any:
+    """Strings as str, as onnxruntime takes them."""
+    if array.dtype.kind != "O":
+        return array
+    return np.array([*(e.decode() for e in array.reshape(-1)), None], object)[:-1].reshape(array.shape)
+
+
 def is_close(a: Any, b: Any) -> bool:
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype.kind in "OS":
@@ -219,6 +226,7 @@ def is_close(a: Any, b: Any) -> bool:
 def outcomes_of(name: str, position: int, sample: Sample) -> list[str]:
     """What became of one sample: the export, the way back, onnxruntime."""
     attrs = {key: tf.float32 if value is tf.float64 else value for key, value in sample.attrs.items()}
+    newest = {} if name != "CastNarrow" else {"opset": 25}
     call = build_call(registered_ops()[name], Sample(narrow(tuple(sample.inputs)), attrs), "")
     outputs = list(call.operation.outputs)
     if {each.dtype.name for each in (*call.feeds, *outputs)} & {"complex64", "complex128"}:
@@ -227,17 +235,17 @@ def outcomes_of(name: str, position: int, sample: Sample) -> list[str]:
         expected = session.run(outputs, call.feeds)
         inputs = {f"in{i}": each for i, each in enumerate(call.feeds)}
         try:
-            model = export(session, inputs, {f"out{i}": each for i, each in enumerate(outputs)})
+            ends = {f"out{i}": each for i, each in enumerate(outputs)}
+            model = export(session, inputs, ends, **newest)
         except OpError as error:
             return [f"refused: {error}"]
     feeds = dict(zip(inputs, map(narrow, call.feeds.values()), strict=True))
     back = load(model).run(feeds).values()
     found = ["back" if all(map(is_close, expected, back)) else "not back"]
-    texts = {k: v.astype(str).astype(object) if v.dtype.kind == "O" else v for k, v in feeds.items()}
-    if f"{name}-{position}" in EMPTY:
+    if f"{name}-{position}" in EMPTY or newest:  # dtypes that onnxruntime has not for Python
         return found
     try:
-        elsewhere = run_elsewhere(model, texts)
+        elsewhere = run_elsewhere(model, {key: decoded(value) for key, value in feeds.items()})
     except Exception as error:
         if not any(part in str(error) for part in NO_KERNEL):
             raise

@@ -28,7 +28,7 @@ def _const_value(s: ShapeContext) -> PartialValue:
 
 
 _define = partial[OpDef[Tensor]](
-    define_op, signature="-> dtype in ANY", kernel=BY_EXECUTOR, samples=lambda rng: ()
+    define_op, signature="-> dtype in STORED", kernel=BY_EXECUTOR, samples=lambda rng: ()
 )
 """Defines an op without inputs; the executor provides its value."""
 

@@ -76,9 +76,14 @@ def encode_tensor(message: Any, array: Array) -> None:
     tensor_content.
     """
     dtype = as_dtype(array.dtype)
+    if dtype is dtypes.float8_e8m0fnu:
+        raise InvalidArgumentError("expected a dtype with a number of TensorFlow's; got float8_e8m0fnu")
     message.dtype = dtype.number
     message.tensor_shape.SetInParent()
     encode_shape(message.tensor_shape, array.shape)
+    if dtype in dtypes.NARROW:
+        message.tensor_content = array.tobytes()
+        return
     values = _VALUES[dtype]
     if is_splat(array) or (array.size == 1 and array == array):  # a NaN keeps its bits in the content only
         getattr(message, values.field).extend(values.encode(first(array)))
@@ -108,9 +113,11 @@ def decode_tensor(message: Any) -> Array:
     """
     dtype = decode_type(message.dtype)
     values = _VALUES.get(dtype)
-    if values is None:
+    if values is None and dtype not in dtypes.NARROW:
         raise InvalidArgumentError(f"expected a tensor of numbers, bools or strings; got {dtype.name}")
     shape = check_full_shape(dtype, decode_shape(message.tensor_shape))
+    if values is None:  # a byte each; TensorFlow packs none either
+        return from_content(message.tensor_content, dtype, shape)
     if message.tensor_content:
         return from_content(message.tensor_content, dtype, shape)
     return fill(values.decode(getattr(message, values.field), dtype), dtype, shape)

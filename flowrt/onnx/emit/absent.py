@@ -34,7 +34,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "DecodeRaw", "StringFormat", "StaticRegexFullMatch", "StringSplit", "StringSplitV2",
+        "ReduceJoin", "DecodeRaw", "StringFormat", "StringSplit", "StringSplitV2",
         "StringToHashBucketFast", "ShardedFilename", "ShardedFilespec",
     ),
     _MATRICES: (

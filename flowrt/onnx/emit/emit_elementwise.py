@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from flowrt import dtypes
 from flowrt.onnx.emit.call import Call, emits
 
 SAME = {
@@ -316,7 +318,52 @@ def cast(c: Call, x: str) -> str:
     return c.cast(x, c.attrs["DstT"].np)
 
 
+ROUNDING_OPSET = 24
+"""The first in which a Cast says how it rounds."""
+
+
+@emits("CastNarrow")
+def cast_narrow(c: Call, x: str) -> str:
+    how: dict[str, Any] = {"saturate": int(c.attrs["saturate"])}
+    if c.attrs["DstT"] is dtypes.float8_e8m0fnu:
+        if c.writer.opset < ROUNDING_OPSET:
+            c.refuse(f"a Cast to float8_e8m0fnu is of opset {ROUNDING_OPSET}: export to that or a later one")
+        how["round_mode"] = c.attrs["round_mode"]
+    return c.writer.cast(x, c.attrs["DstT"].np, **how)
+
+
 # --- strings
+
+
+@emits("StaticRegexFullMatch")
+def full_match(c: Call, x: str) -> str:
+    return c.add("RegexFullMatch", x, pattern=c.attrs["pattern"])
+
+
+@emits("SplitStrings")
+def split_strings(c: Call, x: str) -> list[str]:
+    limit = {} if c.attrs["maxsplit"] < 0 else {"maxsplit": c.attrs["maxsplit"]}
+    parts, counts = c.several("StringSplit", 2, x, delimiter=c.attrs["delimiter"], **limit)
+    return [parts, c.writer.typed(counts, np.int64)]
+
+
+@emits("DropWords")
+def drop_words(c: Call, x: str) -> str:
+    return c.add(
+        "StringNormalizer", x, case_change_action=c.attrs["case"],
+        is_case_sensitive=int(c.attrs["is_case_sensitive"]), stopwords=list(c.attrs["dropped"]),
+        locale="C.UTF-8",
+    )  # fmt: skip
+
+
+@emits("CountNgrams")
+def count_ngrams(c: Call, x: str) -> str:
+    pool = "pool_strings" if c.attrs["pool_strings"] else "pool_int64s"
+    names = ("mode", "min_gram_length", "max_gram_length", "max_skip_count", "ngram_counts", "ngram_indexes")
+    weights = {"weights": list(c.attrs["weights"])} if c.attrs["weights"] else {}
+    given = {name: c.attrs[name] for name in (*names, pool)}
+    lists = {key: list(value) if isinstance(value, tuple) else value for key, value in given.items()}
+    return c.add("TfIdfVectorizer", x, dtype=np.float32, **lists, **weights)
 
 
 @emits("StringJoin")

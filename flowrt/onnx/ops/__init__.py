@@ -16,6 +16,7 @@ quantized        whole numbers with a scale and a zero point
 spectral         Fourier transforms and windows
 control_flow     If, Loop, Scan
 sequences        sequences and optionals
+text             strings
 learning         steps of optimizers; small operations of ai.onnx.ml
 """
 
@@ -37,4 +38,5 @@ from flowrt.onnx.ops import (
     sequences,
     shaping,
     spectral,
+    text,
 )

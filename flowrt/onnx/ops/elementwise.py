@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.dtypes import NARROW, as_dtype
+from flowrt.graph.ops.elementwise.narrow_cast import cast_narrow
 from flowrt.onnx.node import Node
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles
@@ -204,6 +206,11 @@ def cast(node: Node, x: Value) -> Value:
     return converted(node, x, dtype_of_element(node.get("to")))
 
 
+def is_narrow(kind: np.dtype[Any]) -> bool:
+    """Whether a dtype only stores numbers."""
+    return kind.kind != "O" and as_dtype(kind) in NARROW
+
+
 @handles("CastLike")
 def cast_like(node: Node, x: Value, like: Value) -> Value:
     return converted(node, x, dtype_of(like))
@@ -219,6 +226,9 @@ def converted(node: Node, x: Value, wanted: np.dtype[Any]) -> Value:
         return tf.cast(number, wanted)
     if wanted.kind == "O":
         return tf.as_string(x, shortest=given.kind not in "iub")
+    if is_narrow(given) or is_narrow(wanted):
+        how = {"saturate": bool(node.get("saturate", 1)), "round_mode": node.get("round_mode", "up")}
+        return cast_narrow(x, DstT=as_dtype(wanted), **how)
     return tf.cast(x, wanted)
 
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+from flowrt import dtypes
+from flowrt.graph.ops.elementwise.narrow_cast import cast_narrow
 from flowrt.onnx.node import Node
 from flowrt.onnx.ops.convolution import convolve, window_pads
+from flowrt.onnx.ops.elementwise import converted, is_narrow
 from flowrt.onnx.ops.linear import product, shifted
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles
@@ -34,23 +38,30 @@ def _repeated(value: Value, block: int, axis: int, size: int) -> Value:
 def quantize(node: Node, x: Value, scale: Value, zero: Value = None) -> Value:
     axis = axis_of(node.get("axis", 1), rank_of(x))
     kind = dtype_of(zero) if zero is not None else dtype_of_element(node.get("output_dtype", 0) or 2)
-    if kind.kind not in "iu":
-        node.refuse(f"expected a zero point of integers; got {kind}")
     block = node.get("block_size", 0)
-    wide = tf.cast(x, tf.float32)
-    found = tf.round(tf.realdiv(wide, tf.cast(_spread(scale, x, axis, block), tf.float32)))
+    found = tf.realdiv(tf.cast(x, tf.float32), tf.cast(_spread(scale, x, axis, block), tf.float32))
+    if has_whole_numbers(kind):
+        found = tf.round(found)
     if zero is not None:
-        found = tf.add(found, tf.cast(_spread(zero, x, axis, block), tf.float32))
-    return saturated(found, kind)
+        found = tf.add(found, wide(_spread(zero, x, axis, block)))
+    return saturated(found, kind) if has_whole_numbers(kind) else converted(node, found, kind)
+
+
+def has_whole_numbers(kind: np.dtype[Any]) -> bool:
+    return kind.name.lstrip("u").startswith("int")
+
+
+def wide(x: Value) -> Value:
+    """``x`` as float32."""
+    return cast_narrow(x, DstT=dtypes.float32) if is_narrow(dtype_of(x)) else tf.cast(x, tf.float32)
 
 
 def saturated(x: Value, kind: np.dtype[Any]) -> Value:
     """Whole floats as integers, the nearest that there is."""
-    limits = np.iinfo(kind)
-    wide = dtype_of(x)
-    return tf.cast(
-        tf.minimum(tf.maximum(x, np.asarray(limits.min, wide)), np.asarray(limits.max, wide)), kind
-    )
+    limits: Any = ml_dtypes.iinfo(kind)  # type: ignore[no-untyped-call]
+    low, high = (np.asarray(each, dtype_of(x)) for each in (limits.min, limits.max))
+    bounded = tf.minimum(tf.maximum(x, low), high)
+    return cast_narrow(bounded, DstT=dtypes.as_dtype(kind)) if is_narrow(kind) else tf.cast(bounded, kind)
 
 
 @handles("DequantizeLinear")
@@ -58,10 +69,10 @@ def dequantize(node: Node, x: Value, scale: Value, zero: Value = None) -> Value:
     axis = axis_of(node.get("axis", 1), rank_of(x))
     block = node.get("block_size", 0)
     kind = dtype_of_element(node.get("output_dtype")) if node.get("output_dtype", 0) else dtype_of(scale)
-    factor = tf.cast(_spread(scale, x, axis, block), tf.float32)
-    found = tf.cast(x, tf.float32)
+    factor = wide(_spread(scale, x, axis, block))
+    found = wide(x)
     if zero is not None:
-        found = tf.subtract(found, tf.cast(_spread(zero, x, axis, block), tf.float32))
+        found = tf.subtract(found, wide(_spread(zero, x, axis, block)))
     return tf.cast(tf.multiply(found, factor), kind)
 
 

@@ -11,6 +11,7 @@ from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles
 from flowrt.onnx.surface import tf
 from flowrt.onnx.values import (
+    MAX_FOLDED,
     Value,
     axes_of,
     axis_of,
@@ -207,6 +208,8 @@ def eye_like(node: Node, x: Value) -> Value:
 def range_(node: Node, start: Value, limit: Value, delta: Value) -> Value:
     if is_known(start) and is_known(limit) and is_known(delta):
         bounds: Any = [np.reshape(each, ())[()] for each in (start, limit, delta)]
+        if abs((float(bounds[1]) - float(bounds[0])) / float(bounds[2])) > MAX_FOLDED:
+            return tf.range(*bounds)
         return np.arange(*bounds).astype(dtype_of(start))
     return tf.range(*(tf.reshape(each, []) for each in (start, limit, delta)))
 

@@ -140,7 +140,7 @@ def _with_axis(rank: int, axis: int) -> str:
 
 concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
-    "values: N * T in ANY, axis: host Tidx in INDEX -> T",
+    "values: N * T in STORED, axis: host Tidx in INDEX -> T",
     shape=_concat_shape,
     kernel=lambda xp, values, axis, out=None: xp.concatenate(values, axis=axis, out=out),
     vjp=_concat_vjp,
@@ -218,7 +218,7 @@ def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
 
 split_op: OpDef[list[Tensor]] = define_op(
     "Split",
-    "split_dim: host int32, value: T in ANY -> num_split * T",
+    "split_dim: host int32, value: T in STORED -> num_split * T",
     attrs="num_split: int",
     shape=_split_shape,
     kernel=_split,
@@ -267,7 +267,7 @@ def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
 
 split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
-    "value: T in ANY, size_splits: host Tlen in INDEX, split_dim: host int32 -> num_split * T",
+    "value: T in STORED, size_splits: host Tlen in INDEX, split_dim: host int32 -> num_split * T",
     attrs="num_split: int",
     shape=_split_v_shape,
     kernel=lambda xp, value, size_splits, split_dim: _parts(
@@ -325,7 +325,7 @@ def _pack_shape(s: ShapeContext) -> Sequence[Shape]:
 
 pack: OpDef[Tensor] = define_op(
     "Pack",
-    "values: N * T in ANY -> T",
+    "values: N * T in STORED -> T",
     attrs="axis: int = 0",
     shape=_pack_shape,
     kernel=lambda xp, values, axis, out=None: xp.stack(values, axis=axis, out=out),
@@ -385,7 +385,7 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
 
 unpack: OpDef[list[Tensor]] = define_op(
     "Unpack",
-    "value: T in ANY -> num * T",
+    "value: T in STORED -> num * T",
     attrs="num: int, axis: int = 0",
     shape=_unpack_shape,
     kernel=_unpack,

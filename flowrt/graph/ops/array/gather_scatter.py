@@ -177,7 +177,7 @@ def _gather_axes(s: ShapeContext) -> str | None:
 
 gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
-    "params: Tparams in ANY, indices: Tindices in INDEX | int16, axis: host Taxis in INDEX -> Tparams",
+    "params: Tparams in STORED, indices: Tindices in INDEX | int16, axis: host Taxis in INDEX -> Tparams",
     attrs="batch_dims: int = 0",
     shape=_gather_shape,
     kernel=_gather,
@@ -276,7 +276,7 @@ def _behind(rank: int, first: int) -> str:
 
 gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
-    "params: Tparams in ANY, indices: Tindices in INDEX | int16 -> Tparams",
+    "params: Tparams in STORED, indices: Tindices in INDEX | int16 -> Tparams",
     shape=lambda s: [_row_shape(s.shapes[0], s.shapes[1])],
     kernel=_gather_nd,
     vjp=lambda op, dy: [scatter_nd(op.inputs[1], dy, shape(op.inputs[0], out_type=op.inputs[1].dtype)), None],

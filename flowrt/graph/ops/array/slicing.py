@@ -116,7 +116,7 @@ def _sliced(s: ShapeContext) -> list[int] | None:
 
 slice_op: OpDef[Tensor] = define_op(
     "Slice",
-    "input: T in ANY, begin: host Index in INDEX, size: host shape Index -> T",
+    "input: T in STORED, begin: host Index in INDEX, size: host shape Index -> T",
     shape=_slice_shape,
     kernel=_slice,
     vjp=_slice_vjp,
@@ -345,7 +345,7 @@ def _is_everything(entry: Any, dim: int | None) -> bool:
 
 strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
-    "input: T in ANY, begin: host Index in INDEX, end: host Index, strides: host Index -> T",
+    "input: T in STORED, begin: host Index in INDEX, end: host Index, strides: host Index -> T",
     attrs=_MASKS,
     shape=_strided_slice_shape,
     kernel=_strided_slice,

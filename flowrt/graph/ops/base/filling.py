@@ -84,7 +84,7 @@ def _batch_fill(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
 
 fill = define_op(
     "Fill",
-    "dims: host shape index_type in INDEX, value: T in ANY -> T",
+    "dims: host shape index_type in INDEX, value: T in STORED -> T",
     shape=_fill_shape,
     kernel=_fill,
     vjp=lambda op, dy: [None, op_def("Sum")(reshape(dy, [-1]), [0])],
@@ -213,7 +213,7 @@ def _batch_broadcast_to(b: BatchBuilder, op: Operation, values: Sequence[Value])
 
 broadcast_to = define_op(
     "BroadcastTo",
-    "input: T in ANY, shape: host shape Tidx in INDEX -> T",
+    "input: T in STORED, shape: host shape Tidx in INDEX -> T",
     shape=_broadcast_to_shape,
     kernel=_broadcast_to,
     vjp=lambda op, dy: [unbroadcast(dy, op.inputs[0]), None],

@@ -72,7 +72,7 @@ def arrays(*more: Sample) -> Samples:
 def _identity_op(name: str, vjp: Vjp | Rule, jvp: Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
-        "input: T in ANY -> T",
+        "input: T in STORED -> T",
         shape=unchanged,
         kernel=lambda xp, x: x,
         vjp=vjp,

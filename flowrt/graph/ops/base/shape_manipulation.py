@@ -63,7 +63,7 @@ def _batch_shape(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> lis
 
 shape_op = define_op(
     "Shape",
-    "input: T in ANY -> host out_type in INDEX",
+    "input: T in STORED -> host out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [(None if s.shapes[0] is None else len(s.shapes[0]),)],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.shape(input), out_type, out),
@@ -76,7 +76,7 @@ shape_op = define_op(
 
 shape_n: OpDef[list[Tensor]] = define_op(
     "ShapeN",
-    "input: N * T in ANY -> host N * out_type in INDEX",
+    "input: N * T in STORED -> host N * out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [(None if shape is None else len(shape),) for shape in s.shapes],
     kernel=_shape_n,
@@ -88,7 +88,7 @@ shape_n: OpDef[list[Tensor]] = define_op(
 
 size_op = define_op(
     "Size",
-    "input: T in ANY -> host out_type in INDEX",
+    "input: T in STORED -> host out_type in INDEX",
     attrs="out_type: type = int32",
     shape=lambda s: [()],
     kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
@@ -103,7 +103,7 @@ size_op = define_op(
 
 rank_op = define_op(
     "Rank",
-    "input: T in ANY -> host int32",
+    "input: T in STORED -> host int32",
     shape=lambda s: [()],
     kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
     samples=arrays(),
@@ -201,7 +201,7 @@ def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
 
 reshape: OpDef[Tensor] = define_op(
     "Reshape",
-    "tensor: T in ANY, shape: host shape Tshape in INDEX -> T",
+    "tensor: T in STORED, shape: host shape Tshape in INDEX -> T",
     shape=_reshape_shape,
     kernel=_reshape,
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
@@ -241,7 +241,7 @@ def _expand_dims_shape(s: ShapeContext) -> Sequence[Shape]:
 
 expand_dims_op = define_op(
     "ExpandDims",
-    "input: T in ANY, dim: host Tdim in INDEX -> T",
+    "input: T in STORED, dim: host Tdim in INDEX -> T",
     shape=_expand_dims_shape,
     kernel=lambda xp, input, dim: xp.expand_dims(input, dim),
     vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
@@ -296,7 +296,7 @@ def _batch_squeeze(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
 
 squeeze_op = define_op(
     "Squeeze",
-    "input: T in ANY -> T",
+    "input: T in STORED -> T",
     attrs="squeeze_dims: list(int) = ()",
     shape=_squeeze_shape,
     kernel=lambda xp, input, squeeze_dims: xp.squeeze(input, squeeze_dims or None),
@@ -387,7 +387,7 @@ def _transpose_axes(s: ShapeContext) -> str | None:
 
 transpose_op: OpDef[Tensor] = define_op(
     "Transpose",
-    "x: T in ANY, perm: host Tperm in INDEX -> y: T",
+    "x: T in STORED, perm: host Tperm in INDEX -> y: T",
     shape=_transpose_shape,
     kernel=lambda xp, x, perm: xp.transpose(x, perm),
     vjp=lambda op, dy: [transpose_op(dy, _inverse(op.inputs[1])), None],

@@ -325,7 +325,7 @@ select: OpDef[Tensor] = define_op(
 
 select_v2: OpDef[Tensor] = elementwise_op(
     "SelectV2",
-    "condition: bool, t: T in ANY, e: T -> T",
+    "condition: bool, t: T in STORED, e: T -> T",
     kernel=_choose,
     vjp=_select_v2_vjp,
     jvp=LINEAR,

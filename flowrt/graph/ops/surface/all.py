@@ -35,6 +35,7 @@ from flowrt.graph.ops.elementwise import (
     complex_parts,
     division,
     math,
+    narrow_cast,
     special,
     special_kernels,
 )
@@ -88,4 +89,5 @@ from flowrt.graph.ops.text import (
     splitting,
     strings,
     summaries,
+    words,
 )

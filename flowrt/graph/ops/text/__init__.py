@@ -2,6 +2,7 @@
 
 strings, formatting  ops on strings; numbers as text
 splitting, hashing   parts of strings; numbers that stand for strings
+words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time
 checkpoint_files     checkpoints of TensorFlow's, written and read

@@ -80,7 +80,7 @@ def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
     }
 
 
-HOST_DTYPES = frozenset((dtypes.string,))
+HOST_DTYPES = dtypes.NARROW | {dtypes.string}
 """Dtypes with CPU kernels only."""
 
 
