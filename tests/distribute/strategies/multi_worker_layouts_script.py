@@ -89,6 +89,18 @@ def shards():
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
 
 
+def combines():
+    """The losses of 20 steps of ``combined NET WHAT STAGE TURNS NARROW``: see `test_sharded_combinations`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_fully_sharded import trained_under
+    from tests.distribute.strategies.test_sharded_combinations import BUILT, IN_FLOAT32, sharded
+
+    _, net, what, stage, turns, is_narrow = WHAT.split(":")
+    policy = IN_FLOAT32 if is_narrow == "1" else None
+    strategy = sharded(what, int(stage), BUILT[net], turns == "1", policy, **workers())
+    return [float(loss) for loss in trained_under(strategy, BUILT[net])[0]]
+
+
 def updates():
     """What the steps of the random program ``updates SEED`` give."""
     program = RandomUpdates(int(WHAT.partition(":")[2]))
@@ -527,6 +539,7 @@ def differs_alone():
 DOES = {
     "train": trains,
     "shard": shards,
+    "combined": combines,
     "updates": updates,
     "overflows": overflows,
     "sends": sends,
