@@ -174,7 +174,8 @@ def sends():
 
 def keeps():
     """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
-    when the first update begins; and how many layers are whole at a time, at most. REDUCE: the dtype of
+    when the first update begins; and how many layers, of two variables each, are whole or on their way at a
+    time, at most. REDUCE: the dtype of
     gradients, if products are in bfloat16; else nothing.
     """
     _, stage, reduce = WHAT.split(":")
@@ -187,7 +188,8 @@ def keeps():
         x = tf.placeholder(tf.float32, [len(ADDRESSES), width])
         h = x
         for layer in range(layers):
-            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [width, width])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/up", [width, width // 2])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/down", [width // 2, width])))
         train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
     with tf.Session(config=CONFIG) as session:
         session.run(tf.global_variables_initializer())
@@ -202,13 +204,17 @@ def keeps():
 
 
 def most_gathered(part):
-    """The most bytes of gathered variables that are there at a time, by the order of the plan."""
+    """The most bytes of gathered variables that are there, or on their way, at a time, by the order of the
+    plan.
+    """
     order, changes = list(part.schedule.order), []
-    for position, node in enumerate(order):
+    places = {node.name: position for position, node in enumerate(order)}
+    for node in order:
         if node.op.name == "_GroupWait" and "/AllGather/" in node.name and "/stretch" in node.name:
-            readers = [i for i, other in enumerate(order) if (node.name, 0) in other.inputs]
-            nbytes = nbytes_of(node.outputs[0])
-            changes += [(position, nbytes), (max(readers) + 0.5, -nbytes)]
+            position = places[node.name.removesuffix("wait") + "start"]
+            for index, spec in enumerate(node.outputs):
+                readers = [i for i, other in enumerate(order) if (node.name, index) in other.inputs]
+                changes += [(position, nbytes_of(spec)), (max(readers) + 0.5, -nbytes_of(spec))]
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 

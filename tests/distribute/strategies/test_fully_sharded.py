@@ -280,7 +280,8 @@ def test_bytes_a_parameter_when_the_first_update_begins(
 ) -> None:
     """ZeRO's table, of variables, states and gradients, by the plan: 16, 8 + 8/N, 4 + 12/N and 16/N, and in
     bfloat16, 4 + 12/N and 2 + 14/N at stages 1 and 2. There stage 0 keeps no copy in bfloat16, nor does stage
-    3: 14 and 14/N. Of 16 layers, up to two are whole at a time, and one may be reduced already.
+    3: 14 and 14/N. Of 16 layers, units of two variables, up to two are whole or on their way at a time, and
+    one may be reduced already.
     """
     size = 2 if reduce else 4
     states = 12 if reduce else 8  # without a narrower copy, the part is in the whole
