@@ -175,8 +175,7 @@ def sends():
 def keeps():
     """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
     when the first update begins; and how many layers, of two variables each, are whole or on their way at a
-    time, at most. REDUCE: the dtype of
-    gradients, if products are in bfloat16; else nothing.
+    time, at most. REDUCE: the dtype of gradients, if products are in bfloat16; else nothing.
     """
     _, stage, reduce = WHAT.split(":")
     policy = tf.distribute.Precision("bfloat16", reduce=reduce) if reduce else None
