@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,46 @@ def test_factors_are_in_parts_with_their_kernels(axes: Any) -> None:
         rows = BATCH * 4
         summed = rows * INPUTS + rows * RANK + INPUTS * RANK
         assert moved(step) == {"AllReduce": (3, 2 * 8 * summed)}
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_fully_sharded_a_frozen_kernel_is_gathered_at_most(stage: int) -> None:
+    """Of gradients and updates, only those of the factors are sent."""
+    mesh = tf.distribute.Mesh([("dp", 2)])
+    losses, step = trained(tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0))
+    np.testing.assert_allclose(losses, trained()[0], 1e-12)
+    found, factors = moved(step), 2 * (INPUTS * RANK + RANK * UNITS)
+    assert found.keys() == {"ReduceScatter", "AllGather"}
+    assert found["ReduceScatter"] == (4, 8 * factors)
+    if stage < 3:
+        assert found["AllGather"] == (4, 8 * factors)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("axes", [[("dp", 2)], [("dp", 2), ("tp", 2)]])
+def test_what_is_merged_in_parts_is_that_of_one_device(axes: Any, stage: int) -> None:
+    def run(scope: Any) -> list[Any]:
+        with tf.Graph().as_default(), scope:
+            tf.set_random_seed(0)
+            layer = tf.layers.LoraDense(UNITS, RANK, alpha=5.0, name="first")
+            x = tf.placeholder(tf.float64, [BATCH, INPUTS])
+            y, feed = layer(x), {x: FEED[:, 0]}
+            train = tf.train.AdamOptimizer(0.1).minimize(tf.reduce_mean(tf.square(y - 1)))
+            merge = layer.merge()
+            with tf.Session(config=tf.ConfigProto(device_count={"CPU": 4})) as session:
+                session.run(tf.global_variables_initializer())
+                for _ in range(3):
+                    session.run(train, feed)
+                before = session.run(y, feed)
+                session.run(merge)
+                np.testing.assert_allclose(session.run(y, feed), before, 1e-9)
+                return [before, *session.run([layer.kernel, layer.down, layer.up])]
+
+    plan = {"plan": {"first/(kernel|up)": "column"}} if len(axes) > 1 else {}
+    mesh = tf.distribute.Mesh(axes)
+    strategy = tf.distribute.FullyShardedStrategy(mesh, stage=stage, min_bytes=0, **plan)
+    for found, expected in zip(run(strategy.scope()), run(contextlib.nullcontext()), strict=True):
+        np.testing.assert_allclose(found, expected, 1e-9, 1e-12)
 
 
 def test_mistakes() -> None:

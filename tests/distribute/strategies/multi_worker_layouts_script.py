@@ -89,6 +89,18 @@ def shards():
             return losses, [v.tolist() for v in session.run(tf.trainable_variables())]
 
 
+def combines():
+    """The losses of 20 steps of ``combined NET WHAT STAGE TURNS NARROW``: see `test_sharded_combinations`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_fully_sharded import trained_under
+    from tests.distribute.strategies.test_sharded_combinations import BUILT, IN_FLOAT32, sharded
+
+    _, net, what, stage, turns, is_narrow = WHAT.split(":")
+    policy = IN_FLOAT32 if is_narrow == "1" else None
+    strategy = sharded(what, int(stage), BUILT[net], turns == "1", policy, **workers())
+    return [float(loss) for loss in trained_under(strategy, BUILT[net])[0]]
+
+
 def updates():
     """What the steps of the random program ``updates SEED`` give."""
     program = RandomUpdates(int(WHAT.partition(":")[2]))
@@ -162,8 +174,8 @@ def sends():
 
 def keeps():
     """Bytes a parameter of ``keeps STAGE REDUCE`` in this worker's variables, and in tensors that are there
-    when the first update begins; and how many layers are whole at a time, at most. REDUCE: the dtype of
-    gradients, if products are in bfloat16; else nothing.
+    when the first update begins; and how many layers, of two variables each, are whole or on their way at a
+    time, at most. REDUCE: the dtype of gradients, if products are in bfloat16; else nothing.
     """
     _, stage, reduce = WHAT.split(":")
     policy = tf.distribute.Precision("bfloat16", reduce=reduce) if reduce else None
@@ -175,7 +187,8 @@ def keeps():
         x = tf.placeholder(tf.float32, [len(ADDRESSES), width])
         h = x
         for layer in range(layers):
-            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [width, width])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/up", [width, width // 2])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/down", [width // 2, width])))
         train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
     with tf.Session(config=CONFIG) as session:
         session.run(tf.global_variables_initializer())
@@ -190,13 +203,17 @@ def keeps():
 
 
 def most_gathered(part):
-    """The most bytes of gathered variables that are there at a time, by the order of the plan."""
+    """The most bytes of gathered variables that are there, or on their way, at a time, by the order of the
+    plan.
+    """
     order, changes = list(part.schedule.order), []
-    for position, node in enumerate(order):
+    places = {node.name: position for position, node in enumerate(order)}
+    for node in order:
         if node.op.name == "_GroupWait" and "/AllGather/" in node.name and "/stretch" in node.name:
-            readers = [i for i, other in enumerate(order) if (node.name, 0) in other.inputs]
-            nbytes = nbytes_of(node.outputs[0])
-            changes += [(position, nbytes), (max(readers) + 0.5, -nbytes)]
+            position = places[node.name.removesuffix("wait") + "start"]
+            for index, spec in enumerate(node.outputs):
+                readers = [i for i, other in enumerate(order) if (node.name, index) in other.inputs]
+                changes += [(position, nbytes_of(spec)), (max(readers) + 0.5, -nbytes_of(spec))]
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 
@@ -527,6 +544,7 @@ def differs_alone():
 DOES = {
     "train": trains,
     "shard": shards,
+    "combined": combines,
     "updates": updates,
     "overflows": overflows,
     "sends": sends,

@@ -28,7 +28,7 @@ def target() -> Iterator[str]:
             server.stop()
 
 
-@pytest.mark.parametrize("net", ["mlp", "embedding", "gpt"])
+@pytest.mark.parametrize("net", ["mlp", "embedding", "lstm", "gpt"])
 def test_training_on_a_cluster_is_that_of_one_device(target: str, net: str) -> None:
     mesh = tf.distribute.Mesh([("dp", 2), ("tp", 2)])
     layouts: Any = of_net(NETS[net], COLUMNS)
@@ -37,6 +37,30 @@ def test_training_on_a_cluster_is_that_of_one_device(target: str, net: str) -> N
     np.testing.assert_allclose(losses, expected, 1e-12)
     for found, wanted in zip(variables, expected_variables, strict=True):
         np.testing.assert_allclose(found, wanted, 1e-6, 1e-8)
+
+
+@pytest.mark.parametrize(
+    ("axes", "axis"),
+    [
+        ([("dp", 4)], "dp"),
+        ([("replica", 2), ("shard", 2)], ("replica", "shard")),
+        ([("tp", 2), ("dp", 2)], "dp"),
+    ],
+)
+def test_units_are_gathered_on_a_cluster(target: str, axes: list[Any], axis: Any) -> None:
+    """Where a unit is gathered by operations of the tasks, each of its variables by its own."""
+    strategy = tf.distribute.FullyShardedStrategy(
+        tf.distribute.Mesh(axes), axis, units=r"block\d|\w+", min_bytes=0
+    )
+    strategy.variable_layouts(of_net(NETS["gpt"], COLUMNS) if "tp" in dict(axes) else {})
+    with tf.Graph() as graph:
+        tf.set_random_seed(7)
+        with strategy.scope():
+            built = NETS["gpt"]()
+        with tf.Session(target, graph=graph) as session:
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([built.loss, built.train], built.feeds)[0] for _ in range(STEPS)]
+    np.testing.assert_allclose(losses, trained(NETS["gpt"], steps=STEPS)[0], 1e-12)
 
 
 def test_checkpoints_of_a_cluster_and_of_one_process_are_each_others(target: str, tmp_path: Path) -> None:

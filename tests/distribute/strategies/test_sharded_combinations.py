@@ -14,7 +14,9 @@ import pytest
 
 import flowrt as tf
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, Net, of_net
+from tests.distribute.strategies.standing_workers import Answers
 from tests.distribute.strategies.test_fully_sharded import trained_under
+from tests.each import daily
 
 Mesh, Axis, Precision = tf.distribute.Mesh, tf.distribute.Axis, tf.distribute.Precision
 
@@ -49,12 +51,12 @@ BUILT: dict[str, Callable[[], Net]] = {"mlp": NETS["mlp"], "gpt": NETS["gpt"], "
 COLUMNS_OF = {**COLUMNS, "layer[024]/w": [None, "tp"], "layer[135]/w": ["tp", None]}
 
 
-def sharded(what: str, stage: int, build: Callable[[], Net], turns: bool, policy: Any) -> Any:
+def sharded(what: str, stage: int, build: Callable[[], Net], turns: bool, policy: Any, **workers: Any) -> Any:
     axes, axis = AXES[what]
     names = (axis,) if isinstance(axis, str) else axis
     mesh, batch = (Mesh([*axes, TURNS]), (*names, "turn")) if turns else (Mesh(axes), names)
     strategy = tf.distribute.FullyShardedStrategy(
-        mesh, axis, stage, units=r"block\d|layer\d|\w+", min_bytes=0, batch=batch, policy=policy
+        mesh, axis, stage, units=r"block\d|layer\d|\w+", min_bytes=0, batch=batch, policy=policy, **workers
     )
     strategy.variable_layouts(of_net(build, COLUMNS_OF) if "tp" in what else {})
     return strategy
@@ -83,3 +85,24 @@ def test_training_is_that_of_one_device(net: str, what: str, stage: int, turns: 
     assert len(found) == 20
     if policy is not None:
         assert not np.allclose(found, on_one_device(net, None), 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("net", "what", "stage", "turns", "is_narrow"),
+    daily(
+        product(BUILT, AXES, (1, 2, 3), (False, True), (False, True)),
+        lambda net, what, stage, turns, is_narrow: (
+            (net == "gpt" and stage == 3 and turns and what != "hsdp" and not is_narrow)
+            or (net == "half frozen" and what == "hsdp" and stage == 3 and not turns)
+        ),
+    ),
+)
+def test_so_is_training_in_processes(
+    answers: Answers, net: str, what: str, stage: int, turns: bool, is_narrow: bool
+) -> None:
+    """In which a unit is gathered in one call; those that share a replica's parts are of two processes."""
+    policy = IN_FLOAT32 if is_narrow else None
+    case = f"combined:{net}:{what}:{stage}:{turns:d}:{is_narrow:d}"
+    expected = on_one_device(net, policy)
+    for losses in answers(case, 4 if what == "hsdp" else 2):
+        np.testing.assert_allclose(losses, expected, 1e-4 if is_narrow else 1e-12)

@@ -99,7 +99,7 @@ def edge_of(node: Node, what: Asked) -> str:
     mismatch, the first message received does not have the expected name.
     """
     attrs = node.attrs
-    options = [f"{key}={attrs[key]}" for key in ("reduction", "root", "axis") if key in attrs]
+    options = [f"{key}={attrs[key]}" for key in ("reduction", "root", "axis", "axes") if key in attrs]
     text = " ".join([node.op.name, repr(node.name), str(what.payload), *options, what.lowering])
     return f"{attrs['group_key']};{attrs['instance_key']};{text}"
 

@@ -218,6 +218,8 @@ class _Lowering:
         self._on_host = host_nodes(layouts)
         self._names: dict[str, Mapping[Coordinate, str]] = {}
         """The names of each node of the subgraph on all coordinates."""
+        self._lists: dict[tuple[Ref, Layout], str] = {}
+        """The names of lists without elements, of which there is one for each layout."""
         self._known_suffixes: dict[frozenset[int], dict[Coordinate, str]] = {}
         self._moves_in_functions: list[Move] = []
         self._once: set[str] = set()
@@ -402,7 +404,7 @@ class _Lowering:
 
     def _begin_list(self, ref: Ref, wanted: Layout) -> Refs:
         """The parts of a list without elements: another one for each layout."""
-        name = f"{ref[0]}{wanted}"
+        name = self._lists.setdefault((ref, wanted), f"{ref[0]}/list{len(self._lists)}")
         if name not in self._names:
             node = self._subgraph.nodes[ref[0]].replace(name=name)
             if ref[0] in self._layouts.stages:
