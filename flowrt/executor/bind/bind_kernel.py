@@ -55,8 +55,7 @@ class KernelBinder:
         if code is not None:
             return code
         function, arguments = self.kernel(node, reads)
-        compile_ = self._into_buffers if is_buffer else self._into_registers
-        compiled = compile_(node, function, arguments, writes)
+        compiled = self.compiled(node, function, arguments, writes)
         return compiled or self.call(node, function, arguments, writes)
 
     def copied_read(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
@@ -105,10 +104,6 @@ class KernelBinder:
         own = self._backend.kernel(self._subgraph, node, self._has_loops)
         return bound_kernel(self._xp, node, reads, *convert, own)
 
-    def compiles(self, node: Node) -> bool:
-        """Whether ``node`` is a group that is bound as a loop."""
-        return self._has_loops and "group" in node.attrs
-
     def own_arguments(self, node: Node) -> dict[str, Any]:
         """The arguments of the kernel of ``node`` besides inputs and attrs: state and scratch memory."""
         own: dict[str, Any] = {}
@@ -118,10 +113,12 @@ class KernelBinder:
             own["workspace"] = self._backend.workspace
         return own
 
-    def _into_buffers(
+    def compiled(
         self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
     ) -> Action | None:
-        """The compiled loop or call that computes ``writes``, if there is one."""
+        """The compiled loop, call or update in place of a call of the kernel, if there is one."""
+        if not writes or writes[0].slot is not None:
+            return self._into_registers(node, function, arguments)
         arrays = [operand.value for operand in writes]
         if isinstance(function, GroupKernel):
             (inputs,) = arguments
@@ -132,9 +129,7 @@ class KernelBinder:
             return None
         return self._backend.call(node, arguments, self._specs(node), arrays, self._registers)
 
-    def _into_registers(
-        self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
-    ) -> Action | None:
+    def _into_registers(self, node: Node, function: Any, arguments: tuple[Any, ...]) -> Action | None:
         """The compiled update, if ``node`` is one; its other loops are compiled here."""
         if isinstance(function, GroupKernel):
             function.prepare()  # its results will be new memory, which no input shares

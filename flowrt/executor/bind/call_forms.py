@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.verify_calls import check_form
 from flowrt.executor.bind.verify_program import is_checking
+from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.lower.part_class import varies
 from flowrt.executor.program.arguments import Later, Operand, as_list, later_of
 from flowrt.executor.program.instruction import Action, Call
@@ -62,12 +63,18 @@ class CallForm(NamedTuple):
 
 
 def form_of(
-    kernels: KernelBinder, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]
+    kernels: KernelBinder,
+    node: Node,
+    function: Any,
+    arguments: Sequence[Any],
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
 ) -> CallForm | None:
-    """The form of the call of ``node``'s kernel; None if it depends on more than the class of the part."""
-    if varies(node) or kernels.compiles(node):
+    """The form of the call of ``node``'s kernel, ``function``; None if it depends on more than the class of
+    the part.
+    """
+    if varies(node) or isinstance(function, GroupKernel):
         return None
-    function, arguments = kernels.kernel(node, reads)
     picks: list[Pick] = []
     has_read: list[Any] = []
     position = 0
@@ -118,6 +125,9 @@ class ClassForms:
             if form.is_plain and is_checking():
                 check_form(node, call, kernels.action(node, reads, writes))
             return call
-        action = kernels.action(node, reads, writes)
-        self._forms[position] = form_of(kernels, node, reads, writes) if type(action) is Call else None
-        return action
+        function, arguments = kernels.kernel(node, reads)
+        compiled = kernels.compiled(node, function, arguments, writes)
+        self._forms[position] = (
+            None if compiled else form_of(kernels, node, function, arguments, reads, writes)
+        )
+        return compiled or kernels.call(node, function, arguments, writes)

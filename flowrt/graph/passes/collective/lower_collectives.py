@@ -72,7 +72,8 @@ def _with_early_starts(subgraph: Subgraph) -> Subgraph:
     collectives: the last gradients are transferred while variables are updated with the first. Within one
     graph this has no benefit: its devices share the work.
     """
-    travelling = [node for node in subgraph if _travels(node)]
+    may = {tagged_send_op, *COLLECTIVES}
+    travelling = [n for n in subgraph if (n.op in may or n.op.effect is Effect.NESTED) and _travels(n)]
     if not travelling:
         return subgraph
     place = {name: position for position, name in enumerate(subgraph.nodes)}

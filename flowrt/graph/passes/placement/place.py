@@ -17,6 +17,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial, reduce
 from itertools import combinations
+from operator import is_
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -62,10 +63,11 @@ def place(
             node = with_functions(node, lambda f: place_function(f, assigned=_at_handles(f, homes)))
         return node if node.device == placed[node.name] else node.replace(device=placed[node.name])
 
-    is_placed = [node.device for node in subgraph] == [placed[name] for name in subgraph.nodes]
-    if is_placed and Effect.NESTED not in [node.op.effect for node in subgraph]:
+    others = [n for n in subgraph if n.device != placed[n.name] or n.op.effect is Effect.NESTED]
+    moved = {node.name: at_home(node) for node in others}
+    if all(map(is_, moved.values(), others)):
         return subgraph
-    return subgraph.mapped(at_home)
+    return subgraph.replace(nodes={**subgraph.nodes, **moved})
 
 
 def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
