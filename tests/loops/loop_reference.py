@@ -11,7 +11,7 @@ import ctypes
 import ctypes.util
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,10 @@ Array = np.ndarray[Any, Any]
 
 
 def evaluate_loops(
-    program: LoopProgram, operands: Sequence[Array | None], shape: tuple[int, int] | None = None
+    program: LoopProgram,
+    operands: Sequence[Array | None],
+    shape: tuple[int, int] | None = None,
+    underflow: Literal["ignore", "raise"] = "ignore",
 ) -> list[Array]:
     """The results, one for each of ``program.outputs``, in that order; the operands stay as they are.
 
@@ -29,12 +32,13 @@ def evaluate_loops(
     None where the program only writes it, or a matrix with rows of its own (``load_at``). ``shape`` is
     (rows, columns), by default what the operands broadcast to. Results are [rows, columns], or [rows, 1] for
     a value that is one a row; [columns] for `Store.SUM_ROWS`; [] for `Store.SUM_ALL`, where a value that is
-    one a row counts once, and for `Store.CHECK`, which is 1 if a check failed, else 0.
+    one a row counts once, and for `Store.CHECK`, which is 1 if a check failed, else 0. ``underflow``: see
+    `numpy.errstate`.
     """
     if shape is None:
         shape = domain_of(program, operands)
     values: list[Array] = []
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore", under=underflow):
         for instruction in program.instructions:
             arguments = [values[number] for number in instruction.args]
             value = _instruction(instruction, arguments, operands, shape)
