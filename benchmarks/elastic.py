@@ -301,12 +301,13 @@ def lines_of(side: str, disturbed: Ran, calm: Sequence[Ran], steps: int) -> Iter
     kills = [change.seconds for change in changes if change.is_kill]
     comers = [change.seconds for change in changes if not change.is_kill]
     band = max(ran.loss for ran in calm) - min(ran.loss for ran in calm)
-    numbers = {(step.number, step.epoch) for step in disturbed.steps}
+    epochs = {(step.number, step.epoch) for step in disturbed.steps}
+    again = len(epochs) - len({number for number, _ in epochs})
     wrong = int(np.sum(disturbed.seen != steps * BATCH / RECORDS))
     yield f"{len(disturbed.kills)}"
     yield _times(kills)
     yield _times(comers)
-    yield f"{len(numbers) - steps}"
+    yield f"{again}"
     yield f"{wrong} of {RECORDS}"
     yield f"{disturbed.loss:.9f}"
     yield f"{calm[0].loss:.9f}; {band:.1e}"
