@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -39,6 +40,8 @@ RATE, MOMENTUM = 0.05, 0.9
 SNAPSHOT_STEPS = 10
 """Steps between two snapshots of PyTorch's side. flowrt commits each step, in memory."""
 TARGET_S = 3.0
+SLOWER = 4.0
+"""A job that takes so many times as long as its pauses is given up."""
 LIMIT_S = 120.0
 """Time for a start, and for an end after the last kill."""
 
@@ -131,7 +134,7 @@ def torch_worker(folder: Path, steps: int, pause_s: float) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=30))  # by default half an hour
     rank, size = dist.get_rank(), dist.get_world_size()
     rows, labels, before = data()
     x, y = torch.tensor(rows), torch.tensor(labels)
@@ -231,7 +234,12 @@ def run(side: str, python: str, steps: int, workers: int, kill_s: float | None, 
             )
         try:
             _wait(lambda: job.poll() is not None or steps_of(folder), LIMIT_S, "the first step")
+            end = time.monotonic() + LIMIT_S + SLOWER * steps * PAUSE_S
             while kill_s is not None and not _ends_within(job, kill_s):
+                if time.monotonic() > end:
+                    raise RuntimeError(
+                        f"{side}: after {len(kills)} kills at step {steps_of(folder)[-1].number}"
+                    )
                 if (pid := _victim(folder, rng)) is not None:
                     kills.append(time.monotonic())
                     os.kill(pid, signal.SIGKILL)
@@ -265,10 +273,10 @@ def _wait(is_done: Callable[[], object], seconds: float, what: str) -> None:
 
 
 def _victim(folder: Path, rng: random.Random) -> int | None:
-    """A process that made one of the last steps, if it lives."""
+    """A process that made one of the last steps, unless it is the last that lives: it has the state."""
     last = steps_of(folder)[-WORKERS:]
     alive = sorted({step.pid for step in last if Path(f"/proc/{step.pid}").exists()})
-    return rng.choice(alive) if alive else None
+    return rng.choice(alive) if len(alive) > 1 else None
 
 
 def steps_of(folder: Path) -> list[Step]:
@@ -295,18 +303,19 @@ def changes_of(ran: Ran) -> list[Change]:
 # --- the report
 
 
-def lines_of(side: str, disturbed: Ran, calm: Sequence[Ran], steps: int) -> Iterator[str]:
+def lines_of(disturbed: Ran, calm: Sequence[Ran], steps: int) -> Iterator[str]:
     """A column of the table, line by line."""
     changes = changes_of(disturbed)
     kills = [change.seconds for change in changes if change.is_kill]
     comers = [change.seconds for change in changes if not change.is_kill]
     band = max(ran.loss for ran in calm) - min(ran.loss for ran in calm)
-    numbers = {(step.number, step.epoch) for step in disturbed.steps}
+    epochs = {(step.number, step.epoch) for step in disturbed.steps}
+    again = len(epochs) - len({number for number, _ in epochs})
     wrong = int(np.sum(disturbed.seen != steps * BATCH / RECORDS))
     yield f"{len(disturbed.kills)}"
     yield _times(kills)
     yield _times(comers)
-    yield f"{len(numbers) - steps}"
+    yield f"{again}"
     yield f"{wrong} of {RECORDS}"
     yield f"{disturbed.loss:.9f}"
     yield f"{calm[0].loss:.9f}; {band:.1e}"
@@ -342,9 +351,14 @@ def main(arguments: Sequence[str]) -> int:
     print(f"seed {options.seed}, {steps} steps, load {os.getloadavg()[0]:.1f}", flush=True)
     columns = []
     for side, python in sides.items():
-        calm = [run(side, python, steps, workers, None, 0) for workers in (WORKERS, 1)]
-        disturbed = run(side, python, steps, WORKERS, KILL_S, options.seed)
-        columns.append(list(lines_of(side, disturbed, calm, steps)))
+        try:
+            calm = [run(side, python, steps, workers, None, 0) for workers in (WORKERS, 1)]
+            disturbed = run(side, python, steps, WORKERS, KILL_S, options.seed)
+        except RuntimeError as error:
+            print(f"did not end: {error}", flush=True)
+            columns.append(["did not end"] * len(ROWS))
+            continue
+        columns.append(list(lines_of(disturbed, calm, steps)))
         for change in changes_of(disturbed):
             print(f"{side}: epoch {change.epoch} after {change.seconds:.2f} s{' (kill)' * change.is_kill}")
     print(f"| | {' | '.join(sides)} |\n|---|{'---|' * len(sides)}")
