@@ -159,7 +159,8 @@ def sends():
         x = tf.placeholder(tf.float32, [4, 256])
         h = x
         for layer in range(6):
-            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/w", [256, 256])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/up", [256, 128])))
+            h = tf.nn.relu(tf.matmul(h, tf.get_variable(f"layer{layer}/down", [128, 256])))
         loss = tf.reduce_mean(tf.square(h))
         train = tf.train.AdamOptimizer(1e-3).minimize(loss)
     with tf.Session(config=CONFIG) as session:

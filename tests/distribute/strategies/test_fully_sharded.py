@@ -192,12 +192,12 @@ def test_bytes_sent_in_a_step(stage: int, size: int) -> None:
 def test_bytes_that_sockets_receive_in_a_step(
     answers: Answers, stage: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the kernel's count of all connections of each process, of 6 layers: 2, 2, 2 and 3 Phi, times
-    (N - 1) / N, but for the last layer's and the first one's second gather. Headers are below 1 %; before the
-    first of the steps, some of its bytes may be there.
+    """By the kernel's count of all connections of each process, of 6 layers of two variables: 2, 2, 2 and 3
+    Phi, times (N - 1) / N, but for the second gather of the last layer and of the first one's first variable.
+    Headers are below 1 %; before the first of the steps, some of its bytes may be there.
     """
     monkeypatch.setenv("FLOWRT_TRANSPORT", "tcp")
-    phi = {0: 2, 1: 2, 2: 2, 3: 3 - 2 / 6}[stage]
+    phi = {0: 2, 1: 2, 2: 2, 3: 3 - 1.5 / 6}[stage]
     for received, nbytes in answers(f"sends:{stage}", count):
         assert received == pytest.approx(phi * nbytes * (count - 1) / count, rel=0.03)
 
