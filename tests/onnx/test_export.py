@@ -189,7 +189,12 @@ MOST_ABSENT = 20
 """Samples that an emitter refuses: formats of strings, padded boxes, coordinates of a scalar."""
 EMPTY = {"Mean-5", "Pad-4"}
 """onnxruntime: the mean of nothing is 0 and not NaN; nothing is not padded."""
-NO_KERNEL = ("NOT_IMPLEMENTED", "MLFloat16 data type is not supported", "bfloat16")
+NO_KERNEL = (
+    "NOT_IMPLEMENTED",
+    "MLFloat16 data type is not supported",
+    "bfloat16",
+    "can't be converted to MLDataType",
+)
 
 
 def narrow(value: Any) -> Any:
