@@ -9,7 +9,8 @@
     _rows      on a variable that every coordinate keeps whole, and of which it updates the rows of its part:
                see there
     _host      on a variable that is kept in host memory, and on its gradient
-    _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one message
+    _unit      the unit of a variable: all of it are gathered, and their gradients reduced, in one call; or
+               `FOUND`, with what the step finds it by: see `flowrt.graph.passes.layouts.join_units`
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
     _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
     _last      on a variable of which the gradient is reduced when all of the step are there
@@ -39,7 +40,9 @@ RESIDENT, LAST = "_resident", "_last"
 STAGE, FORWARD, SCHEDULE = "_stage", "_forward", "_schedule"
 REMAT, AGAIN = "_remat", "_again"
 FOUND = "found"
-"""The `_stage` of an operation that gets one when the step is compiled."""
+"""The `_stage` of an operation, or the beginning of the `_unit` of a variable, that gets one when the step is
+compiled.
+"""
 
 IN_PARTS = " in parts"
 """The end of a `_copy` that is in the variable's own layouts; others are whole."""

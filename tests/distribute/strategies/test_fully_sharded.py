@@ -7,6 +7,7 @@ import functools
 import itertools
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from flowrt.device.spec import parse_device
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.layouts.attributes import REGATHER, UNIT
 from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.layouts.join_units import join_units
 from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
 from flowrt.graph.passes.layouts.schedule_gathers import schedule_gathers
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
@@ -361,16 +363,25 @@ def test_a_variable_that_is_written_before_its_readers_is_gathered_once() -> Non
 # --- units
 
 
-def units_of(shapes: dict[str, list[int]], **options: Any) -> dict[str, list[str]]:
+def units_of(shapes: dict[str, list[int]], used: Sequence[str] = (), **options: Any) -> dict[str, list[str]]:
+    """The units in a step in which variables of ``shapes`` are used in the order ``used``, or their own."""
     strategy = tf.distribute.FullyShardedStrategy(Mesh([("dp", 2)]), **options)
-    with tf.Graph(), strategy.scope():
-        for name, shape in shapes.items():
-            tf.get_variable(name, shape, trainable="frozen" not in name)
-        found: dict[str, list[str]] = {}
-        for variable in tf.global_variables():
-            if UNIT in variable.op.node.attrs:
-                found.setdefault(variable.op.node.attrs[UNIT], []).append(variable.op.name)
-        return found
+    with tf.Graph() as graph, strategy.scope():
+        variables = {
+            name: tf.get_variable(name, shape, trainable="frozen" not in name)
+            for name, shape in shapes.items()
+        }
+        total = tf.constant(0.0)
+        for name in used or shapes:
+            total += tf.reduce_sum(variables[name]) * total
+        request = StepRequest(graph, [total], [], {})
+        step = compile_step(request, CompileOptions([parse_device("/cpu:0")]), pipeline=BEFORE)
+    found: dict[str, list[str]] = {}
+    for name in used or shapes:
+        attrs = join_units(step).nodes[name].attrs
+        if UNIT in attrs:
+            found.setdefault(attrs[UNIT], []).append(name)
+    return found
 
 
 def test_blocks_are_units_as_a_whole() -> None:
@@ -381,10 +392,20 @@ def test_blocks_are_units_as_a_whole() -> None:
         "block1/frozen": [64, 64], "block1/b": [64, 64], "block1/bias": [64], "out": [64, 64],
     }  # fmt: skip
     assert units_of(shapes) == {
-        "in/kernel": ["in/kernel", "block0/a/kernel", "block0/b/kernel"],
+        "in/kernel": ["in/kernel"],
+        "block0/a/kernel": ["block0/a/kernel", "block0/b/kernel"],
         "block1/a/kernel": ["block1/a/kernel", "block1/b", "out"],
         "block1/frozen": ["block1/frozen"],
     }
+
+
+def test_units_are_in_the_order_of_first_use() -> None:
+    """Whatever the order in which variables are made: here all of one kind, then all of the other."""
+    large = [1 << 10, 3 << 10]  # 12 MiB
+    shapes = dict.fromkeys(("up_a", "up_b", "down_a", "down_b"), large)
+    assert units_of(shapes) == {"up_a": ["up_a", "up_b"], "down_a": ["down_a", "down_b"]}
+    used = ["up_a", "down_a", "up_b", "down_b"]
+    assert units_of(shapes, used) == {"up_a": ["up_a", "down_a"], "up_b": ["up_b", "down_b"]}
 
 
 def test_units_by_expression() -> None:

@@ -21,13 +21,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from flowrt.distribute.strategies.layouts.argument_names import known_names
 from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
-from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, nearest
 from flowrt.graph.layouts.attributes import (
     COPY,
@@ -42,14 +41,10 @@ from flowrt.graph.layouts.attributes import (
 )  # fmt: skip
 from flowrt.graph.layouts.layout import REPLICATED, Entry, Layout, Shard
 from flowrt.graph.layouts.mesh import Mesh
+from flowrt.graph.passes.layouts.join_units import Block
 from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
 from flowrt.variables.variable import Variable
-
-UNIT_BYTES = 25 << 20
-"""Variables of this size together, as they are used, are one unit, unless a block is larger (PyTorch's DDP
-has buckets of it).
-"""
 
 _BLOCK = re.compile(r"(?:.*?/)?[^/]*\d(?=/)")
 """The scope of a repeated block: up to the first part of a name that ends in a digit."""
@@ -257,21 +252,12 @@ def _dim_to_cut(used: Layout, shape: Sequence[int], size: int) -> int | None:
     )
 
 
-class _Unit(NamedTuple):
-    """A unit to which variables are added: its ``name``, the block of its last variable, and its bytes."""
-
-    name: str
-    block: str
-    nbytes: int
-
-
 @final
 class _Units:
-    """Joins variables to units, in the order in which they are made; frozen ones to units of their own."""
+    """The units of variables, as far as they are known before the step."""
 
     def __init__(self, expression: re.Pattern[str] | None) -> None:
         self._expression = expression
-        self._open: dict[tuple[bool, DType], _Unit] = {}
 
     def check(self, names: Collection[str]) -> None:
         """Raise `InvalidArgumentError` if the expression matches the beginning of none of ``names``."""
@@ -283,18 +269,14 @@ class _Units:
             )
 
     def of(self, variable: Variable) -> str:
-        """The unit of the next ``variable``: the name of its first variable, or its match."""
+        """The unit of ``variable``: what matches of its name, else its block, see `join_units`."""
         name = variable.op.name
         found = None if self._expression is None else self._expression.match(name)
         if found is not None:
             return found.group()
-        kind, match = (variable.trainable, variable.dtype), _BLOCK.match(name)
-        block, nbytes = match.group() if match else name, _nbytes(variable)
-        unit = self._open.get(kind)
-        if unit is None or (block != unit.block and unit.nbytes + nbytes > UNIT_BYTES):
-            unit = _Unit(name, block, 0)
-        self._open[kind] = unit._replace(block=block, nbytes=unit.nbytes + nbytes)
-        return unit.name
+        match = _BLOCK.match(name)
+        kind = variable.dtype.name if variable.trainable else f"frozen-{variable.dtype.name}"
+        return str(Block(match.group() if match else name, kind))
 
 
 def _shape(variable: Variable) -> list[int]:

@@ -4,6 +4,7 @@
     propagate_layouts     how it is found, in one sweep
     propagate_functions   the same in loops and branches
     gather_again          one gather more for the backward pass, of what is whole for products only
+    join_units            units of variables that are kept in parts, by what the step uses one after the other
     keep_copies           copies of variables that are kept in parts or in host memory
     schedule_gathers      gathers of variables, one for each stretch of a step in which they are needed
     place_chunks          for which stretches they stay

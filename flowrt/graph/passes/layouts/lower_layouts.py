@@ -36,6 +36,7 @@ from flowrt.graph.ops.random.random_ops import random_position
 from flowrt.graph.ops.state.variable_ops import resource_gather, rows_of_variable_op
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
 from flowrt.graph.passes.layouts.host_nodes import host_nodes
+from flowrt.graph.passes.layouts.join_units import join_units
 from flowrt.graph.passes.layouts.keep_copies import keep_copies
 from flowrt.graph.passes.layouts.local_forms import (
     Local,
@@ -168,7 +169,7 @@ def lowered(
     if mesh.stages is not None:
         subgraph = recompute_stages(wait_for_effects(split_branches(subgraph)))
     bare, mesh = mesh, mesh_on(mesh, devices)
-    gathered = schedule_gathers(keep_copies(subgraph), bare, _least_memory(mesh, memory))
+    gathered = schedule_gathers(keep_copies(join_units(subgraph)), bare, _least_memory(mesh, memory))
     scheduled = schedule_scatters(gathered)
     return lowered_by(propagate(scheduled, mesh), links, own or own_of(mesh))
 
