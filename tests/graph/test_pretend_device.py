@@ -34,11 +34,13 @@ from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
     AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics CoalescedAllGather
-    CoalescedReduceScatter DecodeRaw DropWords ExpectData Gather HistogramSummary ImageSummary MergeSummary
-    Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin ReduceScatter ScalarSummary Scatter SplitStrings
-    StaticRegexReplace StringFormat StringJoin StringLength StringLower StringStrip StringToNumber
-    StringUpper Substr TensorSummaryV2 Timestamp _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait
-    _TaggedRecv _TaggedSend
+    CoalescedReduceScatter DecodeRaw DropWords ExpectData Gather HistogramSummary ImageSummary
+    InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints Print PrintV2 PyFunc
+    PyFuncStateless ReadFile Reduce ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices
+    SaveV2 ScalarSummary Scatter ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch
+    StaticRegexReplace StringFormat StringJoin StringLength StringLower StringSplit StringSplitV2 StringStrip
+    StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile _GroupAgree
+    _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs
 among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and `_Contribute`
