@@ -22,8 +22,8 @@ UNIT_BYTES = 25 << 20
 
 
 class Block(NamedTuple):
-    """Variables that are never divided: those with names in ``scope``. Frozen ones, and those of other dtypes,
-    are blocks of another ``kind``, and are not joined with these.
+    """Variables that are never divided: those with names in ``scope``. Frozen ones, and those of other
+    dtypes, are blocks of another ``kind``, and are not joined with these.
     """
 
     scope: str
