@@ -480,7 +480,7 @@ def early_release(patch: Patch) -> None:
 
     def last_read(self: Any, node: Any, position: int) -> list[int]:
         del position
-        roots = [self._lifetimes.root(ref) for ref in node.inputs]
+        roots = [self.lifetimes.root(ref) for ref in node.inputs]
         return [slot for root in roots for slot in self.large_registers.pop(root, ())]
 
     patch.setattr(BoundTensors, "last_read", last_read)

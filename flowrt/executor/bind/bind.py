@@ -223,12 +223,15 @@ class Binder:
                 try:
                     if has_streams:
                         self._builder = self._streams.begin(node)
-                    if storage is not Storage.BUFFER and storage is not Storage.REGISTER:
+                    is_known = storage is not Storage.BUFFER and storage is not Storage.REGISTER
+                    if is_known:
                         self._bind_known(node, planned, storage)
                     else:
                         self._bind_node(node, planned, position)
                     if has_streams:
                         self._streams.end(node, self._builder)
+                    if not is_known:  # behind what tells other streams
+                        self._builder.work(self._costs[position], position in self._pauses)
                 except OpError as error:
                     raise located(node, error) from error.__cause__
                 except Exception as error:
@@ -246,7 +249,6 @@ class Binder:
             self._bind_action(node, planned, position)
         if self.tensors.large_registers:
             self._free_registers(node, planned, position)
-        self._builder.work(self._costs[position], position in self._pauses)
 
     def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""

@@ -215,6 +215,23 @@ class FuncGraph(Graph):
         with super().control_dependencies(inside):
             yield
 
+    @contextmanager
+    def rollback_on_error(self) -> Iterator[None]:
+        """`Graph.rollback_on_error`, which also forgets what the function captured for the operations."""
+        maps: Sequence[dict[Any, Any]] = (
+            self.captures, self._origins, self._computed, self.control_captures
+        )  # fmt: skip
+        parameters, kept = list(self.parameters), [(each, dict(each)) for each in maps]
+        try:
+            with super().rollback_on_error():
+                yield
+        except BaseException:
+            self.parameters[:] = parameters
+            for each, entries in kept:
+                each.clear()
+                each.update(entries)
+            raise
+
     # --- the function as data
 
     def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
