@@ -8,18 +8,22 @@ None                    an input that is left out, or an optional without a valu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from flowrt.errors import OpError, UnimplementedError
+from flowrt.errors import OpError, ResourceExhaustedError, UnimplementedError
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.onnx.surface import tf
 
 MAX_FOLDED = 100_000
 """Elements: larger results are computed in the graph, where memory is planned."""
+
+MAX_ELEMENTS = 1 << 28
+"""Elements of a tensor of which the shape decides what is built: indices and weights of about that size."""
 
 Value = Any
 
@@ -40,13 +44,22 @@ class NeedsValueError(UnimplementedError):
 
 
 def shape_of(value: Value) -> list[int]:
-    """The shape. Raises `NeedsValueError` if a size is known only at run time."""
+    """The shape. Raises `NeedsValueError` if a size is known only at run time, and `ResourceExhaustedError`
+    for more than `MAX_ELEMENTS`.
+    """
     if isinstance(value, np.ndarray | np.generic):
         return list(value.shape)
     shape = value.shape
     if shape.ndims is None or None in shape.as_list():
         raise NeedsValueError(f"{value.op.name}: expected a shape that is known before; got {shape}", value)
-    return [int(size) for size in shape.as_list()]
+    return bounded([int(size) for size in shape.as_list()])
+
+
+def bounded(shape: list[int]) -> list[int]:
+    """``shape``, of at most `MAX_ELEMENTS`; raises `ResourceExhaustedError`."""
+    if math.prod(shape) > MAX_ELEMENTS:
+        raise ResourceExhaustedError(f"expected a tensor of at most {MAX_ELEMENTS:,} elements; got {shape}")
+    return shape
 
 
 def rank_of(value: Value) -> int:

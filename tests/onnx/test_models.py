@@ -240,3 +240,20 @@ def test_damaged_models_are_loaded_or_refused() -> None:
             outcomes.add("taken")
     assert "taken" in outcomes
     assert "InvalidArgumentError" in outcomes
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shape"),
+    [
+        ([helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear")], [1, 1, 4, 4]),
+        ([helper.make_node("MaxPool", ["x"], ["y", "at"], kernel_shape=[2, 2])], [1, 1, 1 << 20, 1 << 20]),
+    ],
+)
+def test_wild_sizes_take_no_memory(nodes: list[Any], shape: list[int]) -> None:
+    """Indices and weights are made while a graph is built: they would take more than 16 GiB."""
+    scales = onnx.numpy_helper.from_array(np.array([1, 1, 1e9, 1], np.float32), "scales")
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in nodes[0].output[:1]]
+    proto = helper.make_model(helper.make_graph(nodes, "g", [x], outputs, [scales]))
+    with pytest.raises(OpError, match=r"at most 268,435,456 elements; got \["):
+        load(proto).as_graph_model()

@@ -142,7 +142,7 @@ def _finish(node: Node, outputs: Value, lasts: list[States], layout: int) -> tup
 
 def _states(given: Value, directions: int, batch: int, hidden: int, kind: np.dtype[Any]) -> list[Value]:
     if given is None:
-        return [np.zeros((batch, hidden), kind)] * directions
+        return [tf.zeros([batch, hidden], tf.as_dtype(kind))] * directions
     return [tf.convert_to_tensor(given)[d] for d in range(directions)]
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from flowrt.onnx.node import Node
 from flowrt.onnx.registry import handles
 from flowrt.onnx.surface import tf
-from flowrt.onnx.values import Value, axes_of, dtype_of, rank_of, shape_of
+from flowrt.onnx.values import Value, axes_of, bounded, dtype_of, rank_of, shape_of
 
 
 class _Axis(NamedTuple):
@@ -111,6 +111,7 @@ def _changes(
     else:
         parts = [e - b for b, e in zip(region[:count], region[count:], strict=True)]
         wanted = [math.floor(size * part * f) for size, part, f in zip(sizes, parts, factors, strict=True)]
+    bounded([abs(out) for out in wanted])
     return [_Axis(*each) for each in zip(sizes, wanted, factors, region[:count], region[count:], strict=True)]
 
 
@@ -155,7 +156,7 @@ def _matrix(node: Node, change: _Axis, places: Any, mode: str) -> Any:
     """The weights [out, in] of a linear or cubic resize."""
     stretch = min(change.scale, 1.0) if node.get("antialias", 0) else 1.0
     reach = (1 if mode == "linear" else 2) / stretch
-    matrix = np.zeros((change.out, change.size))
+    matrix = np.zeros(bounded([change.out, change.size]))
     for row, place in enumerate(places):
         # an element just outside of the reach has no weight, so one more on each side does no harm
         near = np.arange(math.floor(place - reach), math.ceil(place + reach) + 1)
