@@ -105,7 +105,7 @@ def test_a_sum_is_bound_where_it_has_one_place() -> None:
 
 
 def test_what_takes_more_than_a_primitive_is_not_bound() -> None:
-    a, b, out = floats(80, 70), floats(70, 96), np.empty((80, 96), np.float32)
+    a, b, out = floats(80, 70), floats(70, 96), np.zeros((80, 96), np.float32)
     wide = [array.astype(np.float64) for array in (a, b, out)]
     assert bind(matmul(), wide[:2], wide[2], []) is None
     assert bind(matmul(), [a[:2, :4].copy(), b[:4].copy()], np.empty((2, 96), np.float32), []) is None
