@@ -18,11 +18,14 @@ from flowrt.device.host.host import HostExecutor, InlineStream
 from flowrt.device.llvm import host_jit
 from flowrt.device.memory_pool import MemoryPool
 from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.dtypes import float8_e4m3fn
 from flowrt.errors import InternalError
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.graph.op_def import op_def, registered_ops
 from tests.executor.test_remote_device import plug_in
 from tests.loops import cuda_on_host
+
+float8 = float8_e4m3fn.np
 
 
 @pytest.fixture
@@ -106,6 +109,9 @@ def test_a_kernel_that_computes_something_else_is_found(cpu: Target, monkeypatch
         (np.float32([1.00001]), np.float32([1]), None),
         (np.float64([1.00001]), np.float64([1]), "largest difference 1e-05, expected at most 1e-09"),
         (np.float32([1]), np.float32([np.nan]), "largest difference inf"),
+        (np.array([1, np.nan], float8), np.array([1, np.nan], float8), None),
+        (np.array([1, np.nan], float8), np.array([np.nan, 1], float8), "2 of 2 elements differ"),
+        (np.array([1, 2], float8), np.array([1, 3], float8), "1 of 2 elements differ"),
         (np.int32([1, 2]), np.int32([1, 3]), "1 of 2 elements differ"),
         (np.array(["a"], object), np.array(["a"], object), None),
         (np.float32([1]), np.float64([1]), "expected float64[1]; got float32[1]"),

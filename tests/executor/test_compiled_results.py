@@ -25,6 +25,7 @@ from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines ever
 from flowrt.graph.passes.fusion import loop_budget
 from flowrt.loops.loop_program import DTYPES
 from tests.executor.fused_sessions import in_all_modes
+from tests.graph.evaluation import assert_equal
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 from tests.graph.test_loop_rules import EXTREMES, Case, extreme_cases, has_no_loop, with_loop
 
@@ -39,8 +40,8 @@ ADDING = frozenset(["Add", "AddV2", "Sub", "Sum", "Mean", "SigmoidGrad", "TanhGr
 def assert_close(found: Any, plain: Any, what: object, added: Sequence[Any] = (), ulp: float = ULP) -> None:
     """``added``: arrays of what may have been added up to each element."""
     assert (found.dtype, found.shape) == (plain.dtype, plain.shape), what
-    if plain.dtype.kind != "f":
-        np.testing.assert_array_equal(found, plain, err_msg=str(what))
+    if not np.issubdtype(plain.dtype, np.floating):
+        assert_equal(found, plain, str(what))
         return
     with np.errstate(all="ignore"):
         near = np.abs(found - plain) <= ulp * np.spacing(size_of(found, plain, added))
@@ -58,7 +59,7 @@ def size_of(found: Any, plain: Any, added: Sequence[Any]) -> Any:
 
 def assert_modes_agree(results: dict[str, list[Any]], what: Sequence[object], ulp: float = ULP) -> None:
     for plain, eager, background, awaiting, each in zip(*results.values(), what, strict=True):
-        assert np.array_equal(eager, background, equal_nan=np.asarray(eager).dtype.kind in "fc"), each
+        assert_equal(np.asarray(background), np.asarray(eager), str(each))
         for found in (eager, awaiting):
             assert_close(np.asarray(found), np.asarray(plain), each, ulp=ulp)
 

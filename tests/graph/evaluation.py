@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.dtypes import NARROW, as_dtype
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.node import Node, Subgraph
@@ -39,3 +40,12 @@ def value_of(tensor: Any, feeds: Mapping[Tensor, Any] = {}) -> Any:
     if hasattr(tensor, "__flowrt_tensor__"):
         tensor = tensor.__flowrt_tensor__()
     return values_of([tensor], feeds)[0]
+
+
+def assert_equal(found: Any, expected: Any, what: str = "") -> None:
+    """The same array, NaN included; of a narrow dtype bit for bit, as NumPy does not find its NaNs."""
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), what
+    if as_dtype(expected.dtype) in NARROW:
+        assert found.tobytes() == expected.tobytes(), f"{what}: {found} in place of {expected}"
+    else:
+        np.testing.assert_array_equal(found, expected, what)

@@ -43,7 +43,7 @@ from flowrt.graph.ops.surface import all as all_ops
 from flowrt.graph.passes.placement.place import supports
 from flowrt.graph.shapes import compatible
 from tests.each import of_each_op
-from tests.graph.evaluation import value_of, values_of
+from tests.graph.evaluation import assert_equal, value_of, values_of
 
 STEP = 1e-6
 
@@ -136,7 +136,7 @@ def test_kernel_writes_the_same_into_out(op: OpDef, sample: Sample) -> None:
         with np.errstate(all="ignore"):
             op.kernel(np, *arguments, out=tuple(outs) if several else outs[0], **attrs)
         for out, e in zip(outs, expected, strict=True):
-            np.testing.assert_array_equal(out, e)
+            assert_equal(out, e)
 
 
 def differentiable(op: OpDef, sample: Sample) -> bool:

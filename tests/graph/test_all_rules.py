@@ -21,7 +21,7 @@ from flowrt.graph.op_def import OpDef, Sample, op_def, registered_ops, sample
 from flowrt.graph.ops.surface import all as all_ops
 from flowrt.graph.partial_value import as_host_value
 from tests.each import of_each_op
-from tests.graph.evaluation import values_of
+from tests.graph.evaluation import assert_equal, values_of
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 
 assert all_ops
@@ -126,7 +126,7 @@ def joined(parts: Sequence[Any], rule: ShardingRule, output: int, factor: int) -
 def assert_same(found: Any, expected: Any, what: str) -> None:
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.shape == expected.shape, f"{what}: {found.shape} in place of {expected.shape}"
-    if expected.dtype.kind in "fc" or expected.dtype == dtypes.bfloat16.np:
+    if dtypes.as_dtype(expected.dtype) in dtypes.INEXACT:
         digits = {2: 2e-2, 4: 2e-5, 8: 1e-12 if expected.dtype.kind == "f" else 2e-5, 16: 1e-12}
         tolerance = digits[expected.dtype.itemsize]
         wide = complex if expected.dtype.kind == "c" else float
@@ -137,7 +137,7 @@ def assert_same(found: Any, expected: Any, what: str) -> None:
     elif expected.dtype.kind == "O":
         assert found.tolist() == expected.tolist(), what
     else:
-        np.testing.assert_array_equal(found, expected, what)
+        assert_equal(found, expected, what)
 
 
 def test_enough_ops_can_be_cut() -> None:

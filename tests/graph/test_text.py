@@ -223,7 +223,7 @@ X = "%x = Placeholder() : f32[2]\n"
         (X + "%y = AddN(%x) : f32[2]", "line 2, column 11: expected '['; got '%x'"),
         (X + "%y = Neg(%x) ^z : f32[2]", "line 2, column 14: expected an operation defined above"),
         (X + "%y = Neg(%x) : f32[2] x", "line 2, column 23: expected the end of the line; got 'x'"),
-        (X + "%y = Neg(%x) : f33[2]", "line 2, column 16: expected a dtype (f32, "),
+        (X + "%y = Neg(%x) : f33[2]", "line 2, column 16: expected a dtype (f32, f64, i32, "),
         (X + "%y = Neg(%x) : f32[2", "line 2, column 21: expected ','; got the end of the line"),
         (X + "%y = Neg(%x) : f32[-2]", "line 2, column 20: expected a dimension; got '-2'"),
         (X + "%y = Neg(%x) : i32[2]", "line 2, column 9: outputs: expected float32; got int32"),

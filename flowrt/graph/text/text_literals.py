@@ -34,7 +34,7 @@ MAX_LISTS = 40
 _SHORT = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 _DTYPES: dict[DType, str] = {
     dtype: re.sub("^(bfloat|float|complex|uint|int)", lambda match: _SHORT[match[0]], dtype.name)
-    for dtype in dtypes.STORED
+    for dtype in dtypes.BY_NUMBER.values()
 }
 _DTYPE_OF = {text: dtype for dtype, text in _DTYPES.items()}
 

@@ -13,6 +13,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.kernel_output import all_delivered
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape
 
@@ -21,7 +22,7 @@ def _host(xp: Any, x: Any) -> Any:
     return x if isinstance(x, np.ndarray) or xp is np else xp.asnumpy(x)
 
 
-def _reshaped(xp: Any, input_indices: Any, input_shape: Any, new_shape: Any) -> list[Any]:
+def _reshaped(xp: Any, input_indices: Any, input_shape: Any, new_shape: Any, out: Any = None) -> list[Any]:
     places, old, new = (np.asarray(_host(xp, x)) for x in (input_indices, input_shape, new_shape))
     total, asked = math.prod(old.tolist()), new.tolist()
     if asked.count(-1) > 1 or min(asked, default=0) < -1:
@@ -34,7 +35,7 @@ def _reshaped(xp: Any, input_indices: Any, input_shape: Any, new_shape: Any) -> 
         raise InvalidArgumentError(f"expected {wanted}; got shape {new.tolist()}")
     flat = np.ravel_multi_index(tuple(places.T), old.tolist()) if len(places) else np.zeros(0, np.int64)
     made = np.stack(np.unravel_index(flat, asked), axis=1) if len(places) else np.zeros((0, len(asked)))
-    return [xp.asarray(made.astype(np.int64)), xp.asarray(np.array(asked, np.int64))]
+    return all_delivered(xp, map(xp.asarray, (made, np.array(asked, np.int64))), np.int64, out)
 
 
 def _reshape_shape(s: ShapeContext) -> Sequence[Shape]:

@@ -6,10 +6,10 @@ instead of 8.0, since readers of the step's memory are bound once and readers of
 from [128, 128] on the times are equal.
 
 Three kinds of kernels have no ``out``. Views need no memory. Kernels that return an array produced elsewhere
-(a queue, another task, Python) would copy it. Kernels that determine the length of the result only while
-running (``Where``, ``Unique``, segments) allocate it: new memory costs at most 7 % of their time for 1,000
-elements and under 1 % from 100,000 on, while a buffer for the longest result would be twice the size they
-fill.
+(a queue, a table, a file, another task, Python) would copy it. Kernels that determine the length of the
+result only while running (``Where``, ``Unique``, segments) allocate it: new memory costs at most 7 % of their
+time for 1,000 elements and under 1 % from 100,000 on, while a buffer for the longest result would be twice
+the size they fill.
 """
 
 from __future__ import annotations

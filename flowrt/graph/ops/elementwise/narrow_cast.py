@@ -18,6 +18,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, define_op, sample
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.base.kernel_output import delivered
 
 _FLOAT8 = frozenset(
     (dtypes.float8_e5m2, dtypes.float8_e4m3fn, dtypes.float8_e4m3fnuz, dtypes.float8_e4m3b11fnuz,
@@ -48,7 +49,7 @@ def _to_power(x: Any, saturate: bool, round_mode: str) -> Any:
     return found.astype(np.uint8).reshape(np.shape(x)).view(ml_dtypes.float8_e8m0fnu)
 
 
-def _cast_narrow(xp: Any, x: Any, DstT: DType, saturate: bool, round_mode: str) -> Any:
+def _narrowed(x: Any, DstT: DType, saturate: bool, round_mode: str) -> Any:
     with np.errstate(all="ignore"):
         if DstT is dtypes.float8_e8m0fnu:
             return _to_power(x, saturate, round_mode)
@@ -59,6 +60,10 @@ def _cast_narrow(xp: Any, x: Any, DstT: DType, saturate: bool, round_mode: str) 
         if x.dtype.itemsize == 1 and x.dtype.kind in "fV":
             return x.astype(np.float32).astype(DstT.np)  # exact: all have fewer digits
         return x.astype(DstT.np)
+
+
+def _cast_narrow(xp: Any, x: Any, DstT: DType, saturate: bool, round_mode: str, out: Any = None) -> Any:
+    return delivered(np, _narrowed(x, DstT, saturate, round_mode), DstT.np, out)
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:

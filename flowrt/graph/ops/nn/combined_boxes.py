@@ -10,6 +10,7 @@ import numpy as np
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.nn.boxes import kept_boxes
 from flowrt.graph.shapes import Shape, format_shape
 
@@ -36,7 +37,7 @@ def _shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _kernel(
     xp: Any, boxes: Any, scores: Any, each: int, total: int, overlap: Any, least: Any, pad_per_class: bool,
-    clip_boxes: bool,
+    clip_boxes: bool, out: Any = None,
 ) -> list[Any]:  # fmt: skip
     boxes, scores = (x if xp is np else xp.asnumpy(x) for x in (boxes, scores))
     images, classes = scores.shape[0], scores.shape[2]
@@ -54,7 +55,9 @@ def _kernel(
         for i, (score, kind, box) in enumerate(best):
             made[0][image, i] = np.clip(box, 0, 1) if clip_boxes else box
             made[1][image, i], kinds[image, i] = score, kind
-    return [xp.asarray(x) for x in (*made, kinds, valid)]
+    results = (*made, kinds, valid)
+    given = (None,) * len(results) if out is None else out
+    return [delivered(xp, xp.asarray(x), x.dtype, into) for x, into in zip(results, given, strict=True)]
 
 
 combined_non_max_suppression: OpDef[list[Tensor]] = define_op(

@@ -169,10 +169,16 @@ regex_replace: OpDef[Tensor] = define_op(
 )
 
 
+def _regex_full_match(xp: Any, input: Any, pattern: str, out: Any = None) -> Any:
+    expression, texts = re.compile(pattern.encode()), host_array(input)
+    found = [expression.fullmatch(text) is not None for text in texts.reshape(-1).tolist()]
+    return delivered(np, np.array(found, bool).reshape(texts.shape), np.bool_, out)
+
+
 static_regex_full_match = define_op(
     "StaticRegexFullMatch",
     "input: string -> output: bool",
-    kernel=lambda xp, input, pattern: each_match(re.compile(pattern.encode()), input),
+    kernel=_regex_full_match,
     attrs="pattern: string",
     shape=unchanged,
     samples=lambda rng: (
@@ -182,13 +188,6 @@ static_regex_full_match = define_op(
     batch=leading,
     doc="True where ``pattern`` matches the whole of a string.",
 )
-
-
-def each_match(expression: re.Pattern[bytes], input: Any) -> Any:
-    """True where the expression matches the whole of a string."""
-    texts = host_array(input)
-    found = [expression.fullmatch(text) is not None for text in texts.reshape(-1).tolist()]
-    return np.array(found, bool).reshape(texts.shape)
 
 
 # --- joining

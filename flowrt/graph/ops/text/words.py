@@ -10,6 +10,7 @@ import numpy as np
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.strings import host_array, string_array, words
 from flowrt.graph.shapes import Shape, format_shape
 
@@ -114,7 +115,7 @@ def _counts(row: Sequence[Any], columns: Mapping[Any, int], lengths: tuple[int, 
 def _count_ngrams(
     xp: Any, input: Any, mode: str, min_gram_length: int, max_gram_length: int, max_skip_count: int,
     ngram_counts: Sequence[int], ngram_indexes: Sequence[int], pool_int64s: Sequence[int],
-    pool_strings: Sequence[str], weights: Sequence[float],
+    pool_strings: Sequence[str], weights: Sequence[float], out: Any = None,
 ) -> Any:  # fmt: skip
     given = host_array(input if xp is np else xp.asnumpy(input))
     pool: Any = [each.encode() for each in pool_strings] or list(pool_int64s)
@@ -132,7 +133,7 @@ def _count_ngrams(
         by_column = np.ones(found.shape[1], np.float32)
         by_column[list(ngram_indexes)] = weights
         found *= by_column
-    return xp.asarray(found if given.ndim == 2 else found[0])
+    return delivered(xp, xp.asarray(found if given.ndim == 2 else found[0]), np.float32, out)
 
 
 def _count_ngrams_shape(s: ShapeContext) -> Sequence[Shape]:
