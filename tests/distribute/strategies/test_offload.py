@@ -13,6 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
+from flowrt.graph.passes.layouts.place_chunks import place_chunks
 from tests.distribute.strategies.nets_with_layouts import NETS, Net
 from tests.distribute.strategies.test_fully_sharded import UNITS, on_one_device, trained_under
 from tests.each import daily
@@ -89,7 +90,10 @@ def test_with_a_limit_layers_stay_and_as_many_move_as_planned(layers_there: int,
     run = Run(1, stage=3, offload=layers_there * LAYER)
     assert run.losses == uncapped(1)
     assert run.received["up"] == brought * LAYER
-    del run
+    uses = [*range(LAYERS), *range(LAYERS - 2, 0, -1)]  # the gradient of the first layer does not read it
+    sizes = dict.fromkeys(map(str, uses), LAYER)
+    plan = place_chunks([*map(str, uses)], sizes, layers_there * LAYER)
+    assert len({placed.brought for placed in plan}) == brought
 
 
 @pytest.mark.parametrize("size", [1, 2])
