@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.dtypes import NARROW
 from flowrt.graph.op_def import Effect, OpDef, Sample, registered_ops
-from tests.graph.evaluation import values_of
+from tests.graph.evaluation import assert_equal, values_of
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 
 
@@ -83,6 +84,8 @@ def check(tensor: Any, value: Any, expected: Any) -> None:
         wide = np.complex128 if tensor.dtype.np.kind == "c" else np.float64
         value, expected = (np.asarray(v).astype(wide) for v in (value, expected))
         np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5, err_msg=str(tensor))
+    elif tensor.dtype in NARROW:
+        assert_equal(value, expected, str(tensor))
     else:
         np.testing.assert_array_equal(value, expected, str(tensor))
 
