@@ -144,7 +144,10 @@ class Communicator(Closing):
 
     @final
     def all_gather_coalesced(self, arrays: Sequence[Array], name: str = "") -> list[Array]:
-        """`all_gather` of each of the ``arrays``, of one dtype, in one call: none are copied together."""
+        """`all_gather` of each of the ``arrays`` [n, ...] in one call: a [size * n, ...] for each. They have
+        one dtype, and none are copied together. Raises `InvalidArgumentError` for no arrays, `DTypeError` for
+        two dtypes.
+        """
         arrays = self._together([self._with_rows(array) for array in arrays])
         outs = [self.xp.empty((a.shape[0] * self.size, *a.shape[1:]), a.dtype) for a in arrays]
         with self._calling(_call_of_all("all_gather_coalesced", arrays, name)):
@@ -196,7 +199,9 @@ class Communicator(Closing):
     def reduce_scatter_coalesced(
         self, arrays: Sequence[Array], reduction: str = "sum", name: str = ""
     ) -> list[Array]:
-        """`reduce_scatter` of each of the ``arrays``, of one dtype, in one call: none are copied together."""
+        """`reduce_scatter` of each of the ``arrays`` [size * n, ...] in one call: an [n, ...] for each.
+        Raises as `all_gather_coalesced`.
+        """
         arrays = self._together([self._parted(array) for array in arrays])
         check_reduction(reduction, arrays[0].dtype)
         outs = [self.xp.empty((a.shape[0] // self.size, *a.shape[1:]), a.dtype) for a in arrays]

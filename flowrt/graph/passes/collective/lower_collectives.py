@@ -195,9 +195,9 @@ class _Lowering:
     def _lower_coalesced(self, node: Node) -> None:
         """Add it as one, if it is native, else each of its collectives apart."""
         nodes = apart(node)
-        if all(self._asked(each, self._made)[2].lowering == "native" for each in nodes):
-            what = self._asked(nodes[0], self._made)[2]
-            self._note_last(what.devices, self._lower_native(node, what))
+        found = [self._asked(each, self._made)[2] for each in nodes]
+        if all(what.lowering == "native" for what in found):
+            self._note_last(found[0].devices, self._lower_native(node, found[0]))
             return
         for each in nodes:
             self._lower(each)
