@@ -20,6 +20,7 @@ from flowrt import protos
 from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph.op_def import Privilege, registered_ops
 from flowrt.saved_model import constants
 from flowrt.saved_model.graph_model import GraphModel
 from flowrt.saved_model.signatures import tensor_name
@@ -27,8 +28,6 @@ from flowrt.storage.durable_files import PathLike, path_string
 from flowrt.tf1.message_files import parsed, read_message
 from flowrt.train.checkpoints.import_meta_graph import Imported, imported
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists
-
-_WRITES = ("WriteFile", "SaveV2", "Save", "SaveSlices", "MergeV2Checkpoints")
 
 
 def maybe_saved_model_directory(export_dir: PathLike) -> bool:
@@ -200,11 +199,21 @@ def _check_files(message: Any) -> None:
     inits = [name for key in keys for name in message.collection_def[key].node_list.value]
     roots = [message.saver_def.restore_op_name, *inits, *(info.name for info in infos)]
     for node in _needed(message.graph_def, roots):
-        if node.op in _WRITES:
+        if _writes_files(node):
             raise PermissionDeniedError(
                 f"{node.op} {node.name[:200]!r}: a model that is loaded may not write files; "
                 "allow_files=True lets it"
             )
+
+
+def _writes_files(node: Any) -> bool:
+    """Whether the NodeDef ``node`` needs the privilege to write files: by its definition, as on a cluster."""
+    definition = registered_ops().get(node.op)
+    if definition is None or definition.privilege is None:
+        return False
+    texts = {key: value.s.decode(errors="replace") for key, value in node.attr.items()}
+    attrs = {key: attr.default for key, attr in definition.attrs.items()} | texts
+    return definition.privilege(attrs) is Privilege.FILES
 
 
 def _needed(graph_def: Any, roots: Iterable[str]) -> list[Any]:

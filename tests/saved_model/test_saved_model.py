@@ -141,6 +141,13 @@ def writes(key: str) -> Any:
     return change
 
 
+def prints(meta: Any) -> None:
+    """It prints to a file when it is loaded."""
+    node = meta.graph_def.node.add(name="bad", op="PrintV2", input=["path"])
+    node.attr["output_stream"].s = b"file:///tmp/printed"
+    meta.collection_def["saved_model_main_op"].node_list.value.append(node.name)
+
+
 def leaves(meta: Any) -> None:
     kind = meta_graph_pb2.AssetFileDef
     value = meta.collection_def["saved_model_assets"].any_list.value[0]
@@ -154,6 +161,7 @@ def leaves(meta: Any) -> None:
     [
         (writes("main"), ERRORS.PermissionDeniedError, "WriteFile 'bad'.*allow_files=True"),
         (writes("signature"), ERRORS.PermissionDeniedError, "WriteFile 'bad'.*allow_files=True"),
+        (prints, ERRORS.PermissionDeniedError, "PrintV2 'bad'.*allow_files=True"),
         (leaves, ERRORS.InvalidArgumentError, "expected assets by their names; got '../../etc/passwd'"),
         (
             lambda m: m.collection_def["saved_model_main_op"].node_list.value.append("no"),
