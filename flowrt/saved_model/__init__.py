@@ -2,6 +2,7 @@
 
 graph_model                         `GraphModel`: a graph with named inputs and outputs that runs
 frozen_graph                        GraphDef files with constants in place of variables
+file_writes                         what a graph from a file may not do
 constants                           names of files and collections
 tag_constants, signature_constants  names that TensorFlow's servers know
 signatures                          inputs and outputs by name, as messages

@@ -10,6 +10,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph_util import convert_variables_to_constants
+from flowrt.saved_model.file_writes import check_writes_no_files
 from flowrt.saved_model.graph_model import GraphModel
 from flowrt.storage.durable_files import PathLike, path_string
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
@@ -18,13 +19,16 @@ from flowrt.tf1.message_files import read_message
 _FED = ("Placeholder", "PlaceholderWithDefault")
 
 
-def load_frozen_graph(path: PathLike, outputs: Sequence[str] | None = None) -> GraphModel:
+def load_frozen_graph(
+    path: PathLike, outputs: Sequence[str] | None = None, *, allow_files: bool = False
+) -> GraphModel:
     """The model in a GraphDef file (text if its name ends in ``.pbtxt``). Inputs are its placeholders,
     ``outputs`` tensors ("node", "node:1") or, if None, all that nothing reads.
 
     >>> model = tf.saved_model.load_frozen_graph("inception.pb", ["softmax"])
 
-    Raises `NotFoundError` for ops that flowrt does not have, all at once, and as `import_graph_def`.
+    Raises `NotFoundError` for ops that flowrt does not have, all at once, and as `import_graph_def`;
+    `PermissionDeniedError` for outputs that write files, unless ``allow_files``.
     """
     name = path_string(path, "load_frozen_graph")
     message = read_message(name, protos.graph_pb2.GraphDef)
@@ -34,6 +38,8 @@ def load_frozen_graph(path: PathLike, outputs: Sequence[str] | None = None) -> G
     found = unread(graph) if outputs is None else {each: tensor_of(graph, each) for each in outputs}
     if not found:
         raise InvalidArgumentError(f"{name}: expected outputs; got a graph without any")
+    if not allow_files:
+        check_writes_no_files(message, [tensor.op.name for tensor in found.values()])
     return GraphModel(Session(graph=graph), inputs, found)
 
 

@@ -11,17 +11,17 @@ not write files, and what it restores is in the directory.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrt import protos
-from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from flowrt.errors import InvalidArgumentError, NotFoundError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
-from flowrt.graph.op_def import Privilege, registered_ops
 from flowrt.saved_model import constants
+from flowrt.saved_model.file_writes import check_writes_no_files
 from flowrt.saved_model.graph_model import GraphModel
 from flowrt.saved_model.signatures import tensor_name
 from flowrt.storage.durable_files import PathLike, path_string
@@ -197,44 +197,6 @@ def _check_files(message: Any) -> None:
         key for key in (constants.MAIN_OP_KEY, constants.LEGACY_INIT_OP_KEY) if key in message.collection_def
     ]
     inits = [name for key in keys for name in message.collection_def[key].node_list.value]
-    roots = [message.saver_def.restore_op_name, *inits, *(info.name for info in infos)]
-    for node in _needed(message.graph_def, roots):
-        if _writes_files(node):
-            raise PermissionDeniedError(
-                f"{node.op} {node.name[:200]!r}: a model that is loaded may not write files; "
-                "allow_files=True lets it"
-            )
-
-
-def _writes_files(node: Any) -> bool:
-    """Whether the NodeDef ``node`` needs the privilege to write files: by its definition, as on a cluster."""
-    definition = registered_ops().get(node.op)
-    if definition is None or definition.privilege is None:
-        return False
-    texts = {key: value.s.decode(errors="replace") for key, value in node.attr.items()}
-    attrs = {key: attr.default for key, attr in definition.attrs.items()} | texts
-    return definition.privilege(attrs) is Privilege.FILES
-
-
-def _needed(graph_def: Any, roots: Iterable[str]) -> list[Any]:
-    """The nodes, in functions too, on which tensors and operations depend."""
-    nodes = {node.name: node for node in graph_def.node}
-    functions = {f.signature.name: f.node_def for f in graph_def.library.function}
-    found, seen, called = list[Any](), set[str](), set[str]()
-    waiting = [name.partition(":")[0] for name in roots]
-    while waiting:
-        name = waiting.pop()
-        if name not in nodes or name in seen:
-            continue
-        seen.add(name)
-        waiting += [text.removeprefix("^").partition(":")[0] for text in nodes[name].input]
-        inner = [nodes[name]]
-        while inner:
-            each = inner.pop()
-            found.append(each)
-            refs = [each.op, *(f.name for a in each.attr.values() for f in (a.func, *a.list.func))]
-            for ref in refs:
-                if ref in functions and ref not in called:
-                    called.add(ref)
-                    inner += functions[ref]
-    return found
+    check_writes_no_files(
+        message.graph_def, [message.saver_def.restore_op_name, *inits, *(info.name for info in infos)]
+    )

@@ -181,6 +181,25 @@ def test_what_a_model_may_not(tmp_path: Path, change: Any, error: Any, said: str
     assert not (tmp_path / "bad").exists()
 
 
+def test_a_frozen_graph_that_writes_files_is_refused(tmp_path: Path) -> None:
+    target, path = str(tmp_path / "written"), tmp_path / "model.pb"
+    with tf.Graph() as graph:
+        with tf.control_dependencies([tf.write_file(target, "x")]):
+            tf.identity(tf.constant(1.0), name="bad")
+        tf.constant(2.0, name="two") + 1.0
+        tf.identity(tf.constant(3.0), name="good")
+    path.write_bytes(graph.as_graph_def().SerializeToString())
+    for outputs in (None, ["bad"]):
+        with pytest.raises(ERRORS.PermissionDeniedError, match=r"WriteFile .WriteFile.: .*allow_files=True"):
+            tf.saved_model.load_frozen_graph(path, outputs)
+    with tf.saved_model.load_frozen_graph(path, ["good"]) as model:
+        assert model.run({}) == {"good": 3.0}
+    assert not os.path.exists(target)
+    with tf.saved_model.load_frozen_graph(path, ["bad"], allow_files=True) as model:
+        assert model.run({}) == {"bad": 1.0}
+    assert os.path.exists(target)
+
+
 def test_what_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(ERRORS.NotFoundError, match="expected a SavedModel"):
         tf.saved_model.load_model(tmp_path)
