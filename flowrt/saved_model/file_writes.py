@@ -1,6 +1,6 @@
 """`check_writes_no_files`: what a graph from a file may not do.
 
-A model is a program, and often not written by the one who loads and runs it.
+A model is a program, and often a stranger wrote it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "grad_x": None,
     "grad_y": None,
     "allowed_devices": ((),),
-    "validate_shape": (False,),
+    "validate_shape": None,  # a shape that a variable was made with is always checked, another one never
     "multiply_linear_by_lr": (False,),
     "update_slots": (True,),
     "Tshape": (dtypes.int32,),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
 from flowrt.graph.construction.build import convert_to_tensor
@@ -159,6 +160,30 @@ concat_op: OpDef[Tensor] = define_op(
     axes=_concat_axes,
     traits=Traits(narrows=True),
     doc="The values concatenated along ``axis``.",
+)
+
+
+def _offsets(concat_dim: Any, shape: Sequence[Any], shape_type: DType) -> list[Any]:
+    """The first index of each of several tensors in their concatenation, as vectors."""
+    axis, first = normalize_axis(int(concat_dim), len(shape[0])), np.array(shape[0])
+    ends = [0, *itertools.accumulate(int(dims[axis]) for dims in shape)]
+    for dims in shape:
+        if len(dims) != len(first) or (np.delete(dims, axis) != np.delete(first, axis)).any():
+            given = ", ".join(format_shape(tuple(map(int, each))) for each in shape)
+            raise InvalidArgumentError(f"expected equal shapes except along axis {axis}; got {given}")
+    return [np.where(np.arange(len(first)) == axis, end, 0).astype(shape_type.np) for end in ends[:-1]]
+
+
+concat_offset_op: OpDef[list[Tensor]] = define_op(
+    "ConcatOffset",
+    "concat_dim: host int32, shape: host N * shape_type in INDEX -> offset: host N * shape_type",
+    shape=lambda s: s.shapes[1:],
+    kernel=lambda xp, concat_dim, shape, shape_type: _offsets(concat_dim, shape, shape_type),
+    samples=lambda rng: (
+        sample(np.int32(1), (np.array([2, 3], np.int32), np.array([2, 1], np.int32))),
+        sample(np.int32(-1), (np.array([0], np.int64), np.array([4], np.int64), np.array([1], np.int64))),
+    ),
+    doc="The index at which each of several tensors of these shapes begins in their concatenation.",
 )
 
 

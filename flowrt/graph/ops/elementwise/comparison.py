@@ -119,18 +119,10 @@ def _comparison(name: str, ufunc: str, loop: str, types: str, **rules: Any) -> O
     )
 
 
-def _equality_shape(s: ShapeContext) -> Sequence[Shape]:
-    if not s.attrs["incompatible_shape_error"]:
-        raise InvalidArgumentError(
-            "incompatible_shape_error: expected True; got False, which flowrt does not have"
-        )
-    return broadcast_shape(s)
-
-
 _EQUALITY: dict[str, Any] = {
     "types": "NUMERIC | bool | string",
+    # Shapes that do not fit are an error either way; TensorFlow gives one False then, if this is false.
     "attrs": "incompatible_shape_error: bool = True",
-    "shape": _equality_shape,
     "commutative": True,
     "batch": broadcasting,
 }

@@ -67,7 +67,7 @@ def variable_shape(s: ShapeContext) -> Shape:
 
 read_variable_op = define_op(
     "ReadVariableOp",
-    "resource: resource -> value: dtype in ANY",
+    "resource: resource -> value: dtype in STORED",
     attrs="dtype: type",
     shape=lambda s: [variable_shape(s)],
     kernel=lambda xp, resource: resource.read(),
@@ -87,10 +87,10 @@ def _check_assigned(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef[Operation]:
+def _define_assign(name: str, dtypes: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef[Operation]:
     return define_op(
         name,
-        "resource: resource, value: dtype in ANY ->",
+        f"resource: resource, value: dtype in {dtypes} ->",
         shape=_check_assigned,
         kernel=kernel,
         effects=Effects(Effect.WRITE),
@@ -122,22 +122,27 @@ def _in_place(ufunc: str) -> Kernel:
 
 assign_variable_op = _define_assign(
     "AssignVariableOp",
+    "STORED",
     lambda xp, resource, value: resource.assign(xp, value),
     Loop(lambda b, old, value: value),
     "Sets a variable.",
 )
 assign_other_rows_op = define_op(
     "_AssignOtherRows",
-    "resource: resource, rows: resource, value: dtype in ANY ->",
+    "resource: resource, rows: resource, value: dtype in STORED ->",
     kernel=lambda xp, resource, rows, value: resource.assign_around(xp, rows, value),
     effects=Effects(Effect.WRITE),
     doc="Sets all rows of a variable but those of ``rows``, which are up to date.",
 )
 assign_add_variable_op = _define_assign(
-    "AssignAddVariableOp", _in_place("add"), instruction("add"), "Adds to a variable, in place."
+    "AssignAddVariableOp", "ANY", _in_place("add"), instruction("add"), "Adds to a variable, in place."
 )
 assign_sub_variable_op = _define_assign(
-    "AssignSubVariableOp", _in_place("subtract"), instruction("sub"), "Subtracts from a variable, in place."
+    "AssignSubVariableOp",
+    "ANY",
+    _in_place("subtract"),
+    instruction("sub"),
+    "Subtracts from a variable, in place.",
 )
 
 var_is_initialized_op = define_op(
