@@ -24,6 +24,7 @@ def test_lstm_text_learns_to_spell_and_pads_little(steps: str, most_bits: float,
     assert len(printed.partition("--- a sample\n")[2].splitlines()) == 10
 
 
+@pytest.mark.slow
 def test_char_lm_learns_to_spell(tmp_path: Path) -> None:
     printed = run_example("char_lm.py", folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits per character", printed)]
@@ -63,12 +64,14 @@ def test_gpt_pipeline_has_the_losses_of_one_device(arguments: tuple[str, ...], t
     assert difference_in(printed) < 1e-5
 
 
+@pytest.mark.slow
 def test_gpt_pipeline_runs_through_two_processes(tmp_path: Path) -> None:
     printed = run_launched("gpt_pipeline.py", "--steps", "3", "--micro-batches", "8", folder=tmp_path)
     assert number_after("Send:", printed) > 0
     assert difference_in(printed) < 1e-5
 
 
+@pytest.mark.slow
 def test_rlhf_raises_the_reward_of_what_is_generated(tmp_path: Path) -> None:
     printed = run_example("rlhf.py", "--rounds", "16", folder=tmp_path)
     assert number_after("round   0: reward", printed) < 0.3

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.each import nightly
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
 SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", nightly(SCRIPTS, 1))
 def test_a_command_is_the_one_of_its_name(name: str) -> None:
     module, _, function = SCRIPTS[name].partition(":")
     started = subprocess.run(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowrt.cli.main import COMMANDS, main
+from tests.each import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,7 +74,7 @@ def test_a_device_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[s
     assert err == "flowrt selftest: expected a device of type CPU, GPU or NULL; got /device:TPU:0\n"
 
 
-@pytest.mark.parametrize("command", ["devices", "env"])
+@pytest.mark.parametrize("command", nightly(["devices", "env"], 1))
 def test_a_full_disk_is_told_in_one_line(command: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -173,6 +173,7 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint(
     assert tf.train.latest_checkpoint(str(tmp_path)) is not None
 
 
+@pytest.mark.slow
 def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import flowrt as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
@@ -195,6 +196,7 @@ def free_range(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+@pytest.mark.slow
 def test_a_host_may_be_lost_and_come_again(until: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flowrt-run stands for a host, with one worker, which dies with it."""
     first = free_range(6)

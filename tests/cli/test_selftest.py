@@ -211,6 +211,7 @@ def test_loops_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert loops.check_loops(target) == Result("2 ops, 0 failed")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_network")
 def test_what_needs_no_values_passes_on_the_null_device() -> None:
     with open_target(DeviceSpec(device_type="NULL", device_index=1)) as target:

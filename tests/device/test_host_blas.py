@@ -61,6 +61,7 @@ print(timeout(), os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
     assert run(code).split() == [SPINS, "None"]
 
 
+@pytest.mark.slow
 def test_the_next_session_shortens_those_of_a_library_imported_meanwhile() -> None:
     pytest.importorskip("scipy.linalg")
     code = """

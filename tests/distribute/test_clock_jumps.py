@@ -145,6 +145,7 @@ with ReservedPorts(2) as free:
 """
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("mode", nightly(["jumps", "frozen"], 1))
 def test_a_program_with_a_wrong_clock_trains(library: Path, mode: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from flowrt.rendezvous.channel.framing import MAX_HEADER
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import open_files, random_bytes, wait_until
 from tests.distribute.processes import SOON_S, cluster, cluster_with_proxy, dial_as_client, wait_until_idle
+from tests.each import nightly
 
 NOTICED_S = 2.0  # within which the death of a process of this host is noticed
 COMMITTED = 3
@@ -261,6 +262,7 @@ def test_a_task_that_sleeps_is_given_up_and_ends_when_it_wakes(pool: ThreadPoolE
         assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
 
 
+@pytest.mark.slow
 def test_how_long_silence_may_last_is_a_setting(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,7 +324,7 @@ def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.Mo
             assert session.run([counters.here, counters.there]) == [0, 0]
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix", "grpc"])
+@pytest.mark.parametrize("kind", nightly(["tcp", "unix", "grpc"], 1))
 def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("FLOWRT_TRANSPORT", kind)
     with cluster(1, 1, environ={"FLOWRT_FAULTS": "RecvTensor:cut_reply=1"}) as tasks, tf.Graph():

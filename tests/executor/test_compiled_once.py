@@ -126,6 +126,7 @@ def test_what_a_process_compiled_the_next_ones_load_and_a_damaged_entry_is_made_
     assert "compiled 0" in said_by(begin(tmp_path))
 
 
+@pytest.mark.slow
 def test_processes_that_compile_the_same_at_once_leave_one_entry_each(tmp_path):
     processes = [begin(tmp_path) for _ in range(3)]
     assert all("compiled" in said_by(process) for process in processes)

@@ -120,6 +120,7 @@ def test_a_trace_tells_the_devices_apart():
     assert {"device:CPU:0", "device:CPU:1"} <= names
 
 
+@pytest.mark.slow
 def test_a_long_step_can_be_ended_between_its_blocks(drives):
     """More instructions than `MAX_BLOCK_LENGTH` are several blocks: the step is driven and checks its end."""
     x = tf.placeholder(tf.float32, [8])

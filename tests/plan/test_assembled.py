@@ -28,6 +28,7 @@ from flowrt.plan.step.emitted import THERE, class_program
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
 from tests.distribute.strategies import nets_in_stages
+from tests.each import nightly
 
 COSTS = Costs(Rates({"float32": 1e12, "float64": 5e11}, 1e11, 1e-6))
 DEVICE = DeviceKind("device", {"float32": 1e9}, 1 << 30, 1e9, {"float32": 1.0})
@@ -98,10 +99,12 @@ CASES = [
     pytest.param(
         "gpt", Choice(pp=4, dp=2, micro_batches=12, schedule="gpipe", remat=True), marks=pytest.mark.slow
     ),
-    ("gpt", Choice(pp=2, micro_batches=8, schedule="interleaved", chunks=2)),
+    pytest.param(
+        "gpt", Choice(pp=2, micro_batches=8, schedule="interleaved", chunks=2), marks=pytest.mark.slow
+    ),
     pytest.param("gpt", Choice(pp=4, dp=2, micro_batches=8, schedule="zb_h1"), marks=pytest.mark.slow),
     pytest.param("gpt", Choice(dp=2, micro_batches=6), marks=pytest.mark.slow),
-    ("gpt", Choice(dp=2, micro_batches=6, sharding=1)),
+    pytest.param("gpt", Choice(dp=2, micro_batches=6, sharding=1), marks=pytest.mark.slow),
     ("gpt", Choice(dp=2, micro_batches=6, sharding=3)),
     ("mlp", Choice(pp=3, micro_batches=4)),
     ("mlp", Choice(pp=4, dp=2, micro_batches=12)),
@@ -116,7 +119,7 @@ def test_programs_are_those_of_the_whole_step(net: str, choice: Choice) -> None:
     check_equal(*both(NETS[net](), choice), choice)
 
 
-@pytest.mark.parametrize("sharding", range(4))
+@pytest.mark.parametrize("sharding", nightly([3, 0, 1, 2], 1))
 def test_turns_are_one_after_the_other(sharding: int) -> None:
     """What a turn keeps is free before the next one begins, also if gradients and variables in parts are
     transferred one by one.

@@ -139,6 +139,7 @@ def groups_of(shape: dict[str, int], axes: tuple[str, ...], first: int) -> list[
     return list(found.values())
 
 
+@pytest.mark.slow
 @given(meshes(), st.sampled_from(sorted(set(KINDS) - {"all_to_all"})), st.sampled_from([0, 1000, 10**7]))
 @settings(max_examples=2 * settings.default.max_examples, deadline=None)
 def test_all_groups_at_a_time_are_as_message_by_message(

@@ -19,9 +19,13 @@ from flowrt.plan.step.device_parts import device_parts
 from flowrt.plan.step.emitted import class_program, emitted
 from tests.distribute.strategies import nets_in_stages
 from tests.distribute.strategies.standing_workers import StandingWorkers
+from tests.each import daily
 from tests.plan.cases import CASES, request_of, requested, wide
 
 SCRIPT = Path(__file__).with_name("part_script.py")
+EVERY_RUN = ("tp x turns gpt", "stage 3", "wide 1f1b")
+"""Cases that meet all of what others do one by one."""
+
 GRAIN = 256
 """Bytes: the pool's chunks are multiples."""
 
@@ -34,7 +38,7 @@ def two_workers() -> Iterator[StandingWorkers]:
         yield workers
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", daily(zip(CASES), lambda case: case in EVERY_RUN))
 def test_a_part_is_what_a_process_runs_and_keeps(two_workers: StandingWorkers, case: str) -> None:
     real = two_workers.ask(case)
     request = requested(case)

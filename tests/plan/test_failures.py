@@ -17,6 +17,7 @@ from flowrt.plan.replay import failures
 from flowrt.plan.replay.failures import Failures, Stragglers, job_mean
 from flowrt.plan.replay.network import Fabric
 from flowrt.plan.replay.parameter_servers import Job, train
+from tests.each import nightly
 
 
 def test_examples() -> None:
@@ -27,7 +28,7 @@ def test_examples() -> None:
 # --- stragglers
 
 
-@pytest.mark.parametrize("backups", [0, 1, 3])
+@pytest.mark.parametrize("backups", nightly([1, 0, 3], 1))
 def test_updates_take_as_long_as_with_simulated_servers(backups: int) -> None:
     stragglers = Stragglers(2.0, 0.5)
     job = Job(

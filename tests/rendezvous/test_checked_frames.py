@@ -233,7 +233,7 @@ def test_a_flipped_bit_on_tcp_gives_the_right_value_or_an_error(byte: int) -> No
         assert isinstance(inbox.errors[0].__cause__, DataLossError | FailedPreconditionError)
 
 
-@pytest.mark.parametrize("bit", [8 * byte + byte % 8 for byte in range(GRPC_PREFIX)])
+@pytest.mark.parametrize("bit", nightly((8 * byte + byte % 8 for byte in range(GRPC_PREFIX)), 12))
 def test_a_flipped_bit_on_grpc_gives_the_right_value_or_an_error(bit: int) -> None:
     """In HTTP/2's heads, too, by which a message may be lost, or wait for more."""
     assert exchange("grpc", "there", bit)[1].has_flipped
@@ -246,7 +246,7 @@ def test_each_flipped_bit_on_grpc_gives_the_right_value_or_an_error(bit: int, di
     exchange("grpc", direction, bit)
 
 
-@pytest.mark.parametrize("bit", range(0, 8 * (GRPC_PREFIX + HEAD_BYTES + 8), 13))
+@pytest.mark.parametrize("bit", nightly(range(0, 8 * (GRPC_PREFIX + HEAD_BYTES + 8), 13), 12))
 def test_a_flipped_bit_in_an_acknowledgement_on_grpc_keeps_nothing_for_ever(bit: int) -> None:
     exchange("grpc", "back", bit)
 

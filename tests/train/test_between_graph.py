@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+import pytest
+
 import flowrt as tf
 from flowrt.train import MonitoredTrainingSession
 from tests.train.counting_job import between_graph, filters
@@ -52,6 +54,7 @@ def test_a_script_of_three_processes_trains_to_its_last_step(tmp_path):
     assert losses[-1] < losses[0] / 10
 
 
+@pytest.mark.slow
 def test_a_killed_worker_rejoins_and_the_chief_does_not_notice():
     """SIGKILL of worker 1, a second life at the same port; each step that it has told of counts once."""
     with free_cluster(ps=1, worker=2) as cluster, server_process(cluster, "ps", 0):

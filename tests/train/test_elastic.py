@@ -96,6 +96,7 @@ def check_result(lines: list[Any], undisturbed: Any) -> None:
     assert total == [STEPS * BATCH]
 
 
+@pytest.mark.slow
 def test_batches_that_the_workers_do_not_divide_are_shared_out(undisturbed: Any) -> None:
     """12 rows are 3, 3, 3, 3 and none for five workers; for seven, 2 each and none for the last one."""
     for count in (5, 7):
@@ -170,6 +171,7 @@ def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any, until: Path) ->
             assert epochs_of(lines)[-1][1:4:2] == [2, 2]
 
 
+@pytest.mark.slow
 def test_a_spare_that_was_not_needed_ends_with_the_job() -> None:
     with job(1, 1, places=2) as elastic:
         workers = [elastic.start(0, pause_s=0.05)]
@@ -190,6 +192,7 @@ def test_commits_may_be_rare(undisturbed: Any, monkeypatch: pytest.MonkeyPatch) 
     assert [line[-1] for line in epochs_of(lines)] == [0, 6]
 
 
+@pytest.mark.slow
 def test_who_is_told_to_end_leaves_after_a_commit_and_is_no_failure(undisturbed: Any) -> None:
     with job(1, 3) as elastic:
         others = [elastic.start(number) for number in (0, 1)]
@@ -202,6 +205,7 @@ def test_who_is_told_to_end_leaves_after_a_commit_and_is_no_failure(undisturbed:
         assert not [note for note in elastic.notes if "worker 2 was lost" in note]
 
 
+@pytest.mark.slow
 def test_who_stopped_is_left_behind_and_disturbs_nobody_when_it_wakes(
     undisturbed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +232,7 @@ def test_a_mistake_of_the_script_is_raised_in_the_worker_that_made_it(undisturbe
         assert other.status() == 1
 
 
+@pytest.mark.slow
 def test_too_few_workers_end_the_job_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
     with job(2, 2) as elastic:
@@ -275,6 +280,7 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint_of_its_last_commit(
             assert epochs_of(lines)[0][3:] in ([3, 8], [3, 9])
 
 
+@pytest.mark.slow
 def test_a_host_that_fails_three_times_is_left_out(undisturbed: Any) -> None:
     with job(1, 2) as elastic:
         first = elastic.start(0, host="good", pause_s=0.4)
@@ -316,6 +322,7 @@ def test_random_kills_and_comers_for_a_minute_leave_the_result() -> None:
 # --- variables in parts
 
 
+@pytest.mark.slow
 def test_variables_in_parts_go_on_from_the_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,6 +373,7 @@ def launched_by_torchrun(count: int, directory: Path, **events: Any) -> Iterator
         yield processes
 
 
+@pytest.mark.slow
 def test_a_launcher_that_starts_all_again_goes_on_from_the_checkpoint(
     undisturbed: Any, tmp_path: Path
 ) -> None:

@@ -175,7 +175,7 @@ def losses(build: Callable[[], Any], precision: str, steps: int) -> list[float]:
     ("build", "steps", "precision"),
     [
         (mlp, 100, "bfloat16"),
-        (cnn, 40, "float16"),
+        pytest.param(cnn, 40, "float16", marks=pytest.mark.slow),
         pytest.param(mlp, 100, "float16", marks=pytest.mark.slow),
         pytest.param(cnn, 40, "bfloat16", marks=pytest.mark.slow),
     ],

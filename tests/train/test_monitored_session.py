@@ -420,6 +420,7 @@ def test_a_killed_parameter_server_comes_back_and_every_step_counts_once(tmp_pat
     assert tf.train.load_variable(str(tmp_path), "global_step") == 20
 
 
+@pytest.mark.slow
 def test_without_a_way_back_the_loop_ends_and_says_who_is_missing(monkeypatch):
     """After ``max_wait_secs``, however much longer a new session would wait for its tasks."""
     monkeypatch.setattr("flowrt.distribute.cluster.timeouts.DIAL_S", 0.3)
@@ -453,6 +454,7 @@ def test_a_job_that_never_forms_says_who_is_missing(monkeypatch, is_chief):
             server.stop()
 
 
+@pytest.mark.slow
 def test_a_task_may_be_away_for_longer_than_a_session_waits_for_it(monkeypatch):
     attempts = []
     with free_cluster(ps=1, worker=1) as cluster, server_process(cluster, "ps", 0) as ps:

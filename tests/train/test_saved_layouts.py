@@ -16,6 +16,7 @@ import pytest
 import flowrt as tf
 from flowrt.graph.passes.layouts.variable_shards import shards_of
 from flowrt.train.checkpoints import shard_file
+from tests.each import nightly
 from tests.train.checkpoint_cases import shard_paths
 from tests.train.test_checkpoint_pieces import write_version_1
 
@@ -95,7 +96,7 @@ def assert_copies_are_equal(session: Any, variable: Any, value: np.ndarray) -> N
             np.testing.assert_array_equal(array, value[shard.slices])
 
 
-@pytest.mark.parametrize("saved", SAVED, ids=str)
+@pytest.mark.parametrize("saved", nightly(SAVED, 3), ids=str)
 def test_what_any_layout_saved_any_other_restores(saved: Form, tmp_path: Path) -> None:
     session, variables = session_of(saved)
     with session:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.viz import export
+from tests.each import nightly
 from tests.viz.graphs import nested
 
 NAMES = ("graph.pb", "graph.pbtxt", "events.out.tfevents.1")
@@ -72,7 +73,7 @@ def answered(command, directory, target, capsys):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("suffix", ["dot", "pb"])
+@pytest.mark.parametrize("suffix", nightly(["dot", "pb"], 1))
 @quick
 @given(changes=damages)
 def test_a_damaged_file(whole, tmp_path, capsys, name, suffix, changes):

@@ -280,6 +280,7 @@ def test_a_mistake_is_said_before_the_script_runs(words, tmp_path, capsys, monke
     assert "expected" in complaint(capsys, ["script.py", *words], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_is_one_line(tmp_path, capfd, caplog):
     complaint(capfd, ["grpc://127.0.0.1:1", "--out", tmp_path / "x.dot"], tmp_path)
     assert not caplog.records

@@ -100,6 +100,7 @@ for _ in range(1500):
 """
 
 
+@pytest.mark.slow
 def test_graphs_in_several_parts_are_drawn_without_touching_foreign_memory():
     """A process whose C library fills what is freed: igraph 1.0 dies there of such graphs with long edges."""
     env = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
@@ -131,6 +132,7 @@ def crowd(count):
     return GraphView(nodes, [], {"scope": GroupView("scope", "scope", GroupKind.SCOPE, "", count)})
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40_000))
 def test_no_box_has_more_children_than_one_takes_in(count):

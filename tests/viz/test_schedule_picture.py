@@ -86,6 +86,7 @@ def test_nothing_that_takes_no_time_breaks_the_picture() -> None:
     assert "makespan 3" in texts_of(replay(order("1f1b", 2, 2), Times(1, 0, 0)))[0]
 
 
+@pytest.mark.slow
 def test_too_many_actions() -> None:
     with pytest.raises(ResourceExhaustedError, match="at most 20000 actions in a picture; got 32768"):
         schedule_svg(replay(order("1f1b", 16, 1024)))

@@ -20,6 +20,7 @@ from tests.contracts.check_transport import wait_until
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import batch, build
 from tests.distribute.processes import ROOT, SOON_S
+from tests.each import nightly
 
 STEPS = 16
 GENERATION, VERSION, ACKNOWLEDGED = 1, 2, 3
@@ -83,6 +84,7 @@ def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, un
         assert [status[GENERATION] for status in statuses] == [2 if i == victim else 1 for i in range(2)]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_lost_when_it_was_asked_is_not_waited_for(undisturbed, monkeypatch):
     monkeypatch.setattr(timeouts, "DIAL_S", 1.0)
     asked, doubtful = parameter_server_session._answers, threading.Semaphore(0)
@@ -164,7 +166,7 @@ def test_the_others_go_on_when_a_worker_is_killed():
     assert found[VERSION] == found[-2] + found[-1]
 
 
-@pytest.mark.parametrize("mode", ["sync", ("ssp", 1)])
+@pytest.mark.parametrize("mode", nightly(["sync", ("ssp", 1)], 1))
 def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeypatch):
     """As lost: after ``timeout_s``, 120 s, it would be said to be late."""
     monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
@@ -188,7 +190,7 @@ def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeyp
                     step(number)
 
 
-@pytest.mark.parametrize("stage", ["0", "session", "strategy"])
+@pytest.mark.parametrize("stage", nightly(["0", "session", "strategy"], 1))
 def test_a_worker_that_is_killed_before_its_first_step_is_named(stage, monkeypatch):
     """After a training session was made, or a plain one, or none."""
     monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)

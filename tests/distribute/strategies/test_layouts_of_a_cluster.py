@@ -12,6 +12,7 @@ import pytest
 import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from tests.distribute.strategies.nets_with_layouts import COLUMNS, NETS, of_net, trained
+from tests.each import nightly
 
 STEPS = 5
 
@@ -28,7 +29,7 @@ def target() -> Iterator[str]:
             server.stop()
 
 
-@pytest.mark.parametrize("net", ["mlp", "embedding", "lstm", "gpt"])
+@pytest.mark.parametrize("net", nightly(["gpt", "mlp", "embedding", "lstm"], 1))
 def test_training_on_a_cluster_is_that_of_one_device(target: str, net: str) -> None:
     mesh = tf.distribute.Mesh([("dp", 2), ("tp", 2)])
     layouts: Any = of_net(NETS[net], COLUMNS)
@@ -42,9 +43,9 @@ def test_training_on_a_cluster_is_that_of_one_device(target: str, net: str) -> N
 @pytest.mark.parametrize(
     ("axes", "axis"),
     [
-        ([("dp", 4)], "dp"),
+        pytest.param([("dp", 4)], "dp", marks=pytest.mark.slow),
         ([("replica", 2), ("shard", 2)], ("replica", "shard")),
-        ([("tp", 2), ("dp", 2)], "dp"),
+        pytest.param([("tp", 2), ("dp", 2)], "dp", marks=pytest.mark.slow),
     ],
 )
 def test_units_are_gathered_on_a_cluster(target: str, axes: list[Any], axis: Any) -> None:

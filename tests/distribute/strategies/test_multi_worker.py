@@ -139,6 +139,7 @@ def test_a_summary_of_a_sum_over_all_workers_is_written_by_the_first(
 # --- what goes wrong
 
 
+@pytest.mark.slow
 def test_a_worker_that_never_comes_is_named() -> None:
     with workers("absent", 3) as processes:
         for task in (0, 2):

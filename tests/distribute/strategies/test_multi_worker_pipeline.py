@@ -61,8 +61,9 @@ def answers(whats: list[str], count: int) -> list[list[Any]]:
 @pytest.mark.parametrize(
     ("count", "whats"),
     [
-        (2, ["1f1b", "zbv", "uneven", "lstm", "dataset", "embeddings"]),
-        (2, ["scaling", "checking", "odd", "lstm with dropout"]),
+        (2, ["1f1b", "zbv", "uneven", "dataset"]),
+        pytest.param(2, ["lstm", "embeddings"], marks=pytest.mark.slow),
+        pytest.param(2, ["scaling", "checking", "odd", "lstm with dropout"], marks=pytest.mark.slow),
         (4, ["dp x tp", "dp"]),
         pytest.param(2, ["dp", "tp"], marks=pytest.mark.slow),
         pytest.param(4, ["zb_h2", "interleaved", "tp"], marks=pytest.mark.slow),
@@ -78,6 +79,7 @@ def test_processes_give_the_numbers_of_one_device(count: int, whats: list[str]) 
         assert others == [first] * (count - 1), what
 
 
+@pytest.mark.slow
 def test_random_nets_give_the_numbers_of_one_device() -> None:
     """Random stages, schedules and micro-batches, of which each process runs its own part."""
     first, second = answers(["random nets"], 2)[0]

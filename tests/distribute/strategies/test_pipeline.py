@@ -130,6 +130,7 @@ def test_pipelines_compose_with_data_and_tensor_parallelism(axes: Any, options: 
     check("gpt", strategy(2, *axes, **options))
 
 
+@pytest.mark.slow
 def test_the_axis_of_stages_may_be_any_of_the_mesh() -> None:
     mesh = Mesh([("dp", 2), ("pp", 2)], [f"/cpu:{i}" for i in range(4)])
     found = Strategy(mesh, "pp", 4, batch="dp")

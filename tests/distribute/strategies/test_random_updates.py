@@ -60,6 +60,7 @@ def test_on_several_devices(first: int, monkeypatch: pytest.MonkeyPatch) -> None
         check(program, program.strategy(), options, seed if seed % 2 else None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", nightly(range(0, 50 * SEEDS, SEEDS), 1))
 def test_on_devices_that_are_as_late_as_they_can_be(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = tf.GPUOptions.Experimental.VirtualDevices(memory_limit_mb=[8] * 6)

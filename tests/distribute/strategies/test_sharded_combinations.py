@@ -69,7 +69,9 @@ def on_one_device(net: str, policy: Any) -> list[float]:
 
 def is_for_every_run(net: str, stage: int, turns: bool, policy: Any) -> bool:
     """Of the small nets, all at once where weights are in parts; else one thing at a time."""
-    return net != "gpt" and (stage == 3 or bool(turns) + bool(policy) == stage % 2)
+    return net != "gpt" and (
+        turns and bool(policy) if stage == 3 else bool(turns) + bool(policy) == stage % 2
+    )
 
 
 @pytest.mark.parametrize(
