@@ -23,7 +23,7 @@ from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.axes import factors, input_rank
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
-from flowrt.graph.ops.base.kernel_output import copies
+from flowrt.graph.ops.base.kernel_output import copies, delivered
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
 from flowrt.graph.shapes import (
@@ -163,7 +163,7 @@ concat_op: OpDef[Tensor] = define_op(
 )
 
 
-def _offsets(concat_dim: Any, shape: Sequence[Any], shape_type: DType) -> list[Any]:
+def _offsets(xp: Any, concat_dim: Any, shape: Sequence[Any], shape_type: DType, out: Any = None) -> list[Any]:
     """The first index of each of several tensors in their concatenation, as vectors."""
     axis, first = normalize_axis(int(concat_dim), len(shape[0])), np.array(shape[0])
     ends = [0, *itertools.accumulate(int(dims[axis]) for dims in shape)]
@@ -171,14 +171,18 @@ def _offsets(concat_dim: Any, shape: Sequence[Any], shape_type: DType) -> list[A
         if len(dims) != len(first) or (np.delete(dims, axis) != np.delete(first, axis)).any():
             given = ", ".join(format_shape(tuple(map(int, each))) for each in shape)
             raise InvalidArgumentError(f"expected equal shapes except along axis {axis}; got {given}")
-    return [np.where(np.arange(len(first)) == axis, end, 0).astype(shape_type.np) for end in ends[:-1]]
+    is_axis, places = np.arange(len(first)) == axis, [None] * len(shape) if out is None else out
+    return [
+        delivered(np, np.where(is_axis, begin, 0).astype(shape_type.np), shape_type.np, place)
+        for begin, place in zip(ends[:-1], places, strict=True)
+    ]
 
 
 concat_offset_op: OpDef[list[Tensor]] = define_op(
     "ConcatOffset",
     "concat_dim: host int32, shape: host N * shape_type in INDEX -> offset: host N * shape_type",
     shape=lambda s: s.shapes[1:],
-    kernel=lambda xp, concat_dim, shape, shape_type: _offsets(concat_dim, shape, shape_type),
+    kernel=_offsets,
     samples=lambda rng: (
         sample(np.int32(1), (np.array([2, 3], np.int32), np.array([2, 1], np.int32))),
         sample(np.int32(-1), (np.array([0], np.int64), np.array([4], np.int64), np.array([1], np.int64))),
