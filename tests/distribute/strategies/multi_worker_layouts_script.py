@@ -5,6 +5,7 @@ from its input, and prints a line for each.
 """
 
 import contextlib
+import functools
 import itertools
 import logging
 import os
@@ -99,6 +100,22 @@ def combines():
     policy = IN_FLOAT32 if is_narrow == "1" else None
     strategy = sharded(what, int(stage), BUILT[net], turns == "1", policy, **workers())
     return [float(loss) for loss in trained_under(strategy, BUILT[net])[0]]
+
+
+def trains_by_norms():
+    """The losses of 20 steps of ``norms OPTIMIZER STAGE``: see `test_fully_sharded`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_fully_sharded import (
+        BY_NORMS,
+        clipped_and_half_frozen,
+        sharded,
+        trained_under,
+    )
+
+    _, name, stage = WHAT.split(":")
+    strategy = sharded("dp 2", int(stage), "mlp", **workers())
+    build = functools.partial(clipped_and_half_frozen, BY_NORMS[name])
+    return [float(loss) for loss in trained_under(strategy, build)[0]]
 
 
 def updates():
@@ -546,6 +563,7 @@ DOES = {
     "train": trains,
     "shard": shards,
     "combined": combines,
+    "norms": trains_by_norms,
     "updates": updates,
     "overflows": overflows,
     "sends": sends,

@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,7 +216,7 @@ def test_hybrid_sharding_gathers_in_its_groups_and_reduces_parts_between_them() 
     assert found == {"AllGather": 2 * phi, "ReduceScatter": 2 * phi, "AllReduce": 2 * phi}
 
 
-def clipped_and_half_frozen() -> Net:
+def clipped_and_half_frozen(new_optimizer: Callable[[], Any] = lambda: tf.train.AdamOptimizer(0.01)) -> Net:
     """`layers` with every second one frozen, and gradients clipped by their global norm."""
     x = tf.placeholder(tf.float64, [8, WIDTH])
     h = x
@@ -226,7 +226,7 @@ def clipped_and_half_frozen() -> Net:
             h @ tf.get_variable(f"layer{layer}/w", [WIDTH, WIDTH], tf.float64, trainable=is_trained)
         )
     loss = tf.reduce_mean(tf.square(h))
-    optimizer = tf.train.AdamOptimizer(0.01)
+    optimizer = new_optimizer()
     gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
     clipped, _ = tf.clip_by_global_norm(gradients, 0.1)
     feeds = {x: np.random.default_rng(0).standard_normal((8, WIDTH))}
@@ -251,6 +251,39 @@ def test_norms_are_summed_up_as_numbers_and_frozen_variables_cost_no_gradient(st
         clipped_and_half_frozen()
         names = {v.op.name for v in tf.global_variables()}
         assert names & {"layer1/w/Adam", "layer0/w/Adam"} == {"layer0/w/Adam"}
+
+
+BY_NORMS: dict[str, Callable[[], Any]] = {
+    "LARS": lambda: tf.train.LARSOptimizer(10.0, weight_decay=0.01),
+    "LAMB": lambda: tf.train.LAMBOptimizer(0.02, weight_decay=0.01),
+}
+"""Optimizers whose rate of a variable depends on the norms of it and of its update, as wholes."""
+
+
+@functools.cache
+def by_norms_on_one_device(name: str) -> list[float]:
+    losses, _ = trained(functools.partial(clipped_and_half_frozen, BY_NORMS[name]))
+    assert losses[-1] < 0.9 * losses[0]
+    return losses
+
+
+@pytest.mark.parametrize("what", ["dp 2", "dp 3, uneven", "hsdp"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", BY_NORMS)
+def test_optimizers_by_norms_of_whole_variables_train_as_on_one_device(
+    name: str, stage: int, what: str
+) -> None:
+    """With gradients clipped by their global norm, over 20 steps."""
+    build = functools.partial(clipped_and_half_frozen, BY_NORMS[name])
+    losses, _ = trained_under(sharded(what, stage, "mlp"), build)
+    np.testing.assert_allclose(losses, by_norms_on_one_device(name), 1e-12)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("name", BY_NORMS)
+def test_so_they_do_in_processes(answers: Answers, name: str, stage: int) -> None:
+    for losses in answers(f"norms:{name}:{stage}", 2):
+        np.testing.assert_allclose(losses, by_norms_on_one_device(name), 1e-12)
 
 
 # --- what is in memory
