@@ -189,6 +189,7 @@ WITHOUT_RULE = {
         "SparseReshape", "SparseToDense", "Unique", "UniqueWithCounts", "Where",
     },
     "all dimensions together": {"Diag", "DiagPart"},
+    "made when layouts have been lowered": {"GatherTogether", "TakeApart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},
     "of texts and summaries, which are computed once": {
         "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",

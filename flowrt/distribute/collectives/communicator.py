@@ -143,13 +143,19 @@ class Communicator(Closing):
         return out
 
     @final
-    def all_gather_coalesced(self, arrays: Sequence[Array], name: str = "") -> list[Array]:
-        """`all_gather` of each of the ``arrays`` [n, ...] in one call: a [size * n, ...] for each. They have
-        one dtype, and none are copied together. Raises `InvalidArgumentError` for no arrays, `DTypeError` for
-        two dtypes.
+    def all_gather_coalesced(
+        self, arrays: Sequence[Array], outs: Sequence[Array] | None = None, name: str = ""
+    ) -> list[Array]:
+        """`all_gather` of each of the ``arrays`` [n, ...] in one call: a [size * n, ...] for each, in
+        ``outs`` if they are given. They have one dtype, and none are copied together. Raises
+        `InvalidArgumentError` for no arrays, `DTypeError` for two dtypes.
         """
         arrays = self._together([self._with_rows(array) for array in arrays])
-        outs = [self.xp.empty((a.shape[0] * self.size, *a.shape[1:]), a.dtype) for a in arrays]
+        places = [None] * len(arrays) if outs is None else outs
+        outs = [
+            self._output(place, (a.shape[0] * self.size, *a.shape[1:]), a.dtype)
+            for a, place in zip(arrays, places, strict=True)
+        ]
         with self._calling(_call_of_all("all_gather_coalesced", arrays, name)):
             self._all_gather_coalesced([a.reshape(-1) for a in arrays], [o.reshape(-1) for o in outs])
         return outs

@@ -188,6 +188,9 @@ class GroupMember:
     def abort(self, error: OpError) -> None:
         self.communicator.abort(error)
 
+    def settle(self) -> None:
+        self._thread.wait_until_idle(LINGER_S)
+
     def close(self) -> None:
         """End the rank's part, when what it sent is on its way: no step waits for that. Idempotent."""
         with self._changed:
@@ -231,6 +234,9 @@ class SplitMember:
 
     def abort(self, error: OpError) -> None:
         self._whole.abort(error)
+
+    def settle(self) -> None:
+        self._whole.settle()
 
     def close(self) -> None:
         """End its communicator. Idempotent."""
@@ -319,8 +325,8 @@ def _barrier(c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name:
 def _coalesced_all_gather(
     c: Communicator, arrays: Sequence[Any], a: Mapping[str, Any], name: str
 ) -> list[Any]:
-    found = c.all_gather_coalesced([*map(_front, arrays, a["axes"])], name=name)
-    return [*map(_back, found, a["axes"])]
+    """The results have their axes in front, as they are written."""
+    return c.all_gather_coalesced([*map(_front, arrays, a["axes"])], a["outs"], name)
 
 
 def _coalesced_reduce_scatter(

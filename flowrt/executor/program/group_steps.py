@@ -67,8 +67,9 @@ def _group_nodes(subgraph: Subgraph) -> Iterator[Node]:
 
 
 def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> None:
-    """Abort the groups of ``ranks`` with ``error``, since their ``step`` has failed. Groups that were left
-    before are kept, and at the end of the data those in which all ranks have arrived in time.
+    """Abort the groups of ``ranks`` with ``error``, since their ``step`` has failed, and return when they use
+    its memory no more. Groups that were left before are kept, and at the end of the data those in which all
+    ranks have arrived in time.
     """
     members = list(_joined(ranks))
     if isinstance(error, OutOfRangeError):
@@ -78,6 +79,8 @@ def end_groups(ranks: Iterable[Rank], error: BaseException, step: StepEnd) -> No
     known = error if isinstance(error, OpError) else AbortedError(f"a rank's step failed: {error!r}")
     for member in members:
         member.abort(known)
+    for member in members:
+        member.settle()
 
 
 @final
@@ -109,6 +112,7 @@ def _meet_at_end(members: Sequence[Member]) -> None:
             wait()
         except OpError as error:  # the group's, which persists, or the error that ends the step
             member.abort(error)
+            member.settle()
 
 
 def _joined(ranks: Iterable[Rank]) -> Iterator[Member]:

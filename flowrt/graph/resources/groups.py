@@ -36,8 +36,9 @@ class Member(Protocol):
     def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
         """Begin the next collective with this rank's ``arrays``, which must not change before `wait`: none,
         one, or several of a coalesced one. ``attrs`` are the reduction, root, axes, the results' shapes and
-        dtype; ``plan``: for the first one of a step, one line for each that the step has in the group, else
-        ""; and ``step``: its number if all ranks are in it, else None or absent.
+        dtype; ``outs``: where a coalesced gather writes its results, with their axes in front, or None;
+        ``plan``: for the first one of a step, one line for each that the step has in the group, else ""; and
+        ``step``: its number if all ranks are in it, else None or absent.
         """
 
     def wait(self, edge: str) -> Sequence[Any]:
@@ -50,6 +51,9 @@ class Member(Protocol):
 
     def abort(self, error: OpError) -> None:
         """End the group with ``error``. Thread-safe."""
+
+    def settle(self) -> None:
+        """Wait, after `abort`, until no collective that was begun uses the memory of its arrays."""
 
 
 class JoinedMember(Member, Protocol):

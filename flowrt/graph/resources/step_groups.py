@@ -104,6 +104,9 @@ class StepMember:
     def abort(self, error: OpError) -> None:
         """No-op: waits end with the step."""
 
+    def settle(self) -> None:
+        """No-op: what is computed is new."""
+
 
 def _computed(kind: str, size: int, values: list[Any], attrs: Mapping[str, Any]) -> Results:
     """Results of the operation's kernel for all ranks' ``values``."""

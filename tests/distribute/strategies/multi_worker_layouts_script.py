@@ -220,18 +220,33 @@ def keeps():
         return kept / (layers * width**2), live / (layers * width**2), whole
 
 
+def counts():
+    """The bytes a parameter of ``counts STAGE REDUCE``: see `test_sharded_bytes`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_sharded_bytes import counted
+
+    _, stage, reduce = WHAT.split(":")
+    return counted(int(stage), reduce, Mesh([("dp", len(ADDRESSES))]), **workers())
+
+
 def most_gathered(part):
     """The most bytes of gathered variables that are there, or on their way, at a time, by the order of the
-    plan.
+    plan. Those of a unit are views of one buffer.
     """
     order, changes = list(part.schedule.order), []
-    places = {node.name: position for position, node in enumerate(order)}
-    for node in order:
-        if node.op.name == "_GroupWait" and "/AllGather/" in node.name and "/stretch" in node.name:
-            position = places[node.name.removesuffix("wait") + "start"]
-            for index, spec in enumerate(node.outputs):
-                readers = [i for i, other in enumerate(order) if (node.name, index) in other.inputs]
-                changes += [(position, nbytes_of(spec)), (max(readers) + 0.5, -nbytes_of(spec))]
+    for position, node in enumerate(order):
+        if node.op.name == "_GroupStart" and node.outputs and "/stretch" in node.name:
+            views = [
+                other for other in order if (node.name, 0) in other.inputs and other.op.name == "TakeApart"
+            ]
+            storage = [part.buffers.storage[each.name] for each in (node, *views)]
+            assert storage == [Storage.BUFFER, Storage.VIEW]
+            names = {each.name for each in views}
+            readers = [i for i, other in enumerate(order) if any(ref[0] in names for ref in other.inputs)]
+            changes += [
+                (position, nbytes_of(node.outputs[0])),
+                (max(readers) + 0.5, -nbytes_of(node.outputs[0])),
+            ]
     return max(itertools.accumulate(change for _, change in sorted(changes)), default=0)
 
 
@@ -568,6 +583,7 @@ DOES = {
     "overflows": overflows,
     "sends": sends,
     "keeps": keeps,
+    "counts": counts,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,

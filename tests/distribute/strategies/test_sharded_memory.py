@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +10,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.executor.buffers.buffer_assignment import Storage
+from flowrt.graph.node import Ref
+from flowrt.graph.ops.collective.together import GRAIN, gather_together_op, take_apart_op
 from tests.distribute.strategies.test_offload import LAYER, LAYERS, UNITS, WIDTH, layers, mesh
 
 SMALL = 128 << 10
@@ -55,19 +59,27 @@ def traced(session: Any, fetches: Any, feeds: Any) -> tuple[list[Any], dict[tupl
     return parts, ran
 
 
+def gathered_units(part: Any) -> dict[str, list[Ref]]:
+    """What is gathered of each unit in each stretch on this part's device: the node, and its views."""
+    nodes = part.subgraph.nodes
+    return {
+        nodes[node.inputs[0][0]].name: [(node.name, i) for i in range(len(node.outputs))]
+        for node in part.subgraph
+        if node.op is take_apart_op
+    }
+
+
 def events_of(part: Any, ran: dict[tuple[str, str], Any]) -> list[Event]:
     """By the clock: a unit is free when the last of its readers has ended."""
     found = []
-    for node in part.subgraph:
-        is_whole = [spec.shape for spec in node.outputs] == [(256, 256)]
-        if "/stretch" in node.name and "AllGather" in node.name and is_whole:
-            layer, _, stretch = node.name.removeprefix("layer").partition("/w/ReadVariableOp/stretch")
-            which = int(layer), int(stretch.split("@")[0])
-            readers = [other.name for other in part.subgraph if (node.name, 0) in other.inputs]
-            times = [ran[part.device.name, reader] for reader in readers]
-            found.append(Event(ran[part.device.name, node.name][0], "gather", *which))
-            found += [Event(start, "use", *which) for start, _ in times]
-            found.append(Event(max(end for _, end in times), "free", *which))
+    for name, views in gathered_units(part).items():
+        layer, _, stretch = name.removeprefix("layer").partition("/w/ReadVariableOp/stretch")
+        which = int(layer), int(re.split("[@/]", stretch)[0])
+        readers = [other.name for other in part.subgraph if not {*views}.isdisjoint(other.inputs)]
+        times = [ran[part.device.name, reader] for reader in readers]
+        found.append(Event(ran[part.device.name, name][0], "gather", *which))
+        found += [Event(start, "use", *which) for start, _ in times]
+        found.append(Event(max(end for _, end in times), "free", *which))
     return sorted(found)
 
 
@@ -100,15 +112,10 @@ def check_reuse(part: Any, log: Sequence[Event]) -> None:
     for event in log:
         begin, _ = span.get(event.stretch, (event.nanoseconds, 0))
         span[event.stretch] = begin, event.nanoseconds
-    placed = {}
-    for node in part.subgraph:
-        if (
-            "/stretch" in node.name
-            and (node.name, 0) in memory.offsets
-            and node.outputs[0].shape == (256, 256)
-        ):
-            stretch = int(node.name.partition("/stretch")[2].split("@")[0])
-            placed[stretch] = memory.offsets[node.name, 0]
+    placed = {
+        int(re.split("[@/]", name.partition("/stretch")[2])[0]): memory.offsets[name, 0]
+        for name in gathered_units(part)
+    }
     assert set(placed) == set(span)
     for one, at in placed.items():
         for other, there in placed.items():
@@ -135,9 +142,9 @@ def test_the_most_bytes_of_parameters_in_both_passes(size: int) -> None:
                 variable.load(np.full(variable.shape.as_list(), 0.01, np.float32), session)
             parts, _ = traced(session, train, {x: np.ones((4, WIDTH))})
             for part in parts:
-                gathered = [node.name for node in part.subgraph if "AllGather" in node.name]
+                gathered = [*gathered_units(part)]
                 again = [name for name in gathered if any(f"layer{i}/" in name for i in range(1, LAYERS - 1))]
-                assert len({name.partition("@")[0] for name in again}) == 2 * (LAYERS - 2), gathered
+                assert len(again) == 2 * (LAYERS - 2), gathered
             for device in session.devices[1:]:
                 assert device.pool.stats().peak_bytes_in_use <= whole // size + 2 * LAYER + SMALL
 
@@ -169,3 +176,42 @@ def test_the_most_bytes_of_a_pool(size: int) -> None:
             for device in devices:
                 most = states + whole // size + units * LAYER + SMALL
                 assert device.pool.stats().peak_bytes_in_use <= most
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_unit_is_gathered_by_one_operation_into_one_allocation(size: int) -> None:
+    """Of which its variables are views, one behind the other, on each device; cut in whatever dimension."""
+    shapes = {"a": [8, 5], "b": [5, 8], "c": [8], "d": [8, 8]}
+    strategy = tf.distribute.FullyShardedStrategy(mesh(size), units=r"u\d", min_bytes=0)
+    with tf.Graph().as_default():
+        with strategy.scope():
+            x = tf.placeholder(tf.float32, [4, 8])
+            h = x
+            for unit in ("u0", "u1", "u2"):
+                a, b, c, d = (tf.get_variable(f"{unit}/{name}", shape) for name, shape in shapes.items())
+                h = tf.tanh(h @ a @ b + c) @ d
+        config = tf.ConfigProto(device_count={"CPU": size + 1})
+        with tf.Session(config=config) as session:
+            session.run(tf.global_variables_initializer())
+            expected = rows = np.random.default_rng(0).standard_normal((4, 8))
+            values = iter(session.run(tf.global_variables()))
+            for a, b, c, d in zip(*[values] * 4, strict=True):
+                expected = np.tanh(expected @ a @ b + c) @ d
+            for _ in range(3):
+                np.testing.assert_allclose(session.run(h, {x: rows}), expected, 1e-3, 1e-5)
+            plan = [plan for request in session._requests.values() for plan in request.plans.values()][-1]
+        for part in plan.partitions.values():
+            if part.device.name.endswith("CPU:0"):
+                continue
+            gathers = [node for node in part.subgraph if node.op is gather_together_op]
+            assert len(gathers) == 3
+            for gather in gathers:
+                (views,) = [
+                    node
+                    for node in part.subgraph
+                    if node.op is take_apart_op and node.inputs == ((gather.name, 0),)
+                ]
+                assert part.buffers.storage[gather.name] is Storage.BUFFER
+                assert part.buffers.storage[views.name] is Storage.VIEW
+                sizes = [-(-int(np.prod(spec.shape)) * 4 // GRAIN) * GRAIN for spec in views.outputs]
+                assert part.buffers.memory.sizes[gather.name, 0] == sum(sizes)

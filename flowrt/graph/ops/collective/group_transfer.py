@@ -2,7 +2,8 @@
 
     _GroupSend, _GroupRecv      one message of an expanded collective
     _TaggedSend, _TaggedRecv    a message that is awaited by its tag: no order of messages is common to ranks
-    _GroupStart, _GroupWait     a native collective: begun, and its result
+    _GroupStart, _GroupWait     a native collective: begun, and its result; of several tensors in one memory,
+                                which the start has as its output, and which `TakeApart` reads after the wait
     _GroupAgree                 all ranks have one plan: compared before it runs first
 
 The graphs are run by different sessions, which do not share a step's rendezvous: tensors are exchanged
@@ -28,6 +29,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.messages.tensor_proto import decode_tensor, encode_tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
+from flowrt.graph.ops.collective.together import length_of, written_in
 from flowrt.graph.resources.groups import joined_member, member_of
 from flowrt.graph.resources.step_context import current_step
 from flowrt.graph.shapes import Shape, format_shape, is_static
@@ -90,17 +92,32 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 def _start(
     xp: Any, value: Any, group_key: str, rank: int, edge: str, kind: str, reduction: str, root: int,
     axes: Sequence[int], plan: str, is_whole: bool, is_even: bool, dtype: DType, shapes: Sequence[Shape],
-) -> None:  # fmt: skip
+    K: int, out: Any = None,
+) -> Any:  # fmt: skip
+    """Begins it; its results are written to ``out``, or if that is on a GPU, by `_wait`."""
+    if K and out is None:
+        out = (xp.empty((length_of(shapes, dtype),), dtype.np),)
     step = current_step() if is_whole else None
     attrs = {
         "reduction": reduction, "root": root, "axes": axes, "dtype": dtype.np, "shapes": shapes, "plan": plan,
         "step": None if step is None else step.number, "is_even": is_even,
+        "outs": written_in(out[0], shapes, axes) if K and xp is np else None,
     }  # fmt: skip
     member_of(group_key, rank).start(edge, kind, [_on_host(xp, each) for each in value], attrs)
+    return out
 
 
-def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str) -> list[Any]:
-    return [xp.asarray(result) for result in member_of(group_key, rank).wait(edge)]
+def _wait(
+    xp: Any, kept: Any, group_key: str, rank: int, edge: str, axes: Sequence[int], shapes: Sequence[Shape],
+    K: int,
+) -> Any:  # fmt: skip
+    results = member_of(group_key, rank).wait(edge)
+    if not K:
+        return [xp.asarray(result) for result in results]
+    if xp is not np:
+        for target, result in zip(written_in(kept[0], shapes, axes), results, strict=True):
+            target[...] = xp.asarray(result)
+    return []
 
 
 def _agree(
@@ -174,28 +191,32 @@ tagged_recv_op = _receive_op(
     "Receives what a rank of the group in another graph sends under the tag ``edge``.",
 )
 
-group_start_op: OpDef[Operation] = define_op(
+group_start_op: OpDef[list[Tensor]] = define_op(
     "_GroupStart",
-    "value: M * dtype in NUMERIC ->",
+    "value: M * dtype in NUMERIC -> K * dtype",
     # the plan is of all that the step has in the group, with the first of them
     attrs=f"{_MEMBER}, {_RESULTS}, kind: string, reduction: string, root: int, axes: list(int), "
-    "plan: string, is_whole: bool, is_even: bool",
+    "plan: string, is_whole: bool, is_even: bool, K: int",
+    shape=lambda s: [(length_of(s.attrs["shapes"], s.attrs["dtype"]),)] * s.attrs["K"],
     kernel=_start,
+    vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
     doc="Begins a rank's part of a native collective; M is 0 for a rank without a value. ``shapes`` are "
     "those of its results, or of what others get. If the group ``is_whole``, all of its ranks are in this "
-    "step. If the collective ``is_even``, all values have one shape, which the number of ranks divides.",
+    "step. If the collective ``is_even``, all values have one shape, which the number of ranks divides. K is "
+    "1 if the results are in one memory, which has them once `_GroupWait` has ended; else 0.",
 )
 
 group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
     "kept: M * dtype in NUMERIC -> N * dtype",
-    attrs=f"{_MEMBER}, {_RESULTS}, N: int",
+    attrs=f"{_MEMBER}, {_RESULTS}, axes: list(int), K: int, N: int",
     shape=lambda s: s.attrs["shapes"][: s.attrs["N"]],
     kernel=_wait,
     vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result.",
+    doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result, "
+    "and if K is 1: the results are in the first of ``kept``, the memory that the start has made.",
 )
 
 group_agree_op: OpDef[Operation] = define_op(

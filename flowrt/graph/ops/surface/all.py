@@ -26,6 +26,7 @@ from flowrt.graph.ops.collective import (
     collectives,
     group_transfer,
     over_axis,
+    together,
     transfer,
 )
 from flowrt.graph.ops.elementwise import (

@@ -30,7 +30,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, devices_in, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity
-from flowrt.graph.ops.collective.collectives import COALESCED, COLLECTIVES
+from flowrt.graph.ops.collective.collectives import COALESCED, COLLECTIVES, coalesced_all_gather_op
 from flowrt.graph.ops.collective.group_transfer import tagged_send_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.collective.collective_call import (
@@ -46,6 +46,7 @@ from flowrt.graph.passes.collective.collective_call import (
     values_of,
 )
 from flowrt.graph.passes.collective.expand_collective import Call, expand
+from flowrt.graph.passes.collective.gather_together import gathered_here
 from flowrt.graph.passes.collective.native_collective import rank_part
 from flowrt.graph.passes.optimise.merge import merge_constants
 from flowrt.graph.passes.prepare.lower import inline
@@ -193,11 +194,14 @@ class _Lowering:
         self._last = dict.fromkeys([*self._last, *sorted(devices_in(node))], (node.name,))
 
     def _lower_coalesced(self, node: Node) -> None:
-        """Add it as one, if it is native, else each of its collectives apart."""
+        """Add it as one, if it is native or a gather within a task, else each of its collectives apart."""
         nodes = apart(node)
         found = [self._asked(each, self._made)[2] for each in nodes]
         if all(what.lowering == "native" for what in found):
             self._note_last(found[0].devices, self._lower_native(node, found[0]))
+            return
+        if node.op is coalesced_all_gather_op and is_whole(node) and len(set(found[0].group.tasks)) == 1:
+            self._note_last(found[0].devices, self._gather_here(node, found[0]))
             return
         for each in nodes:
             self._lower(each)
@@ -206,6 +210,19 @@ class _Lowering:
             rank, number = divmod(index, count)
             self._results[node.name, index] = self._results[nodes[number].name, rank]
         self._ends[node.name] = tuple(name for each in nodes for name in self._ends[each.name])
+
+    def _gather_here(self, node: Node, what: Asked) -> list[tuple[str, ...]]:
+        """Add what gathers all tensors of ``node`` on each device, all of one task."""
+        gathers, count = list[tuple[str, ...]](), tensors_of(node)
+        for rank, device in enumerate(what.devices):
+            results = node.outputs[rank * count : (rank + 1) * count]
+            memory, views = gathered_here(node, rank, results, device, self._before(node, device))
+            self._add(memory)
+            self._add(views)
+            self._results |= {(node.name, rank * count + i): (views.name, i) for i in range(count)}
+            gathers.append((memory.name,))
+        self._ends[node.name] = tuple([name for names in gathers for name in names])
+        return gathers
 
     def _lower(self, node: Node) -> None:
         if node.op in COALESCED:
@@ -274,9 +291,9 @@ class _Lowering:
             specs, plan = [spec for _, spec in results], self._plan(node, rank)
             part = rank_part(node, rank, what, values, specs, self._before(node, device), plan)
             self._add(part.start)
-            self._waiting[part.wait.name] = part.wait
+            self._waiting |= {part.wait.name: part.wait, part.result.name: part.result}
             for number, (index, _) in enumerate(results):
-                self._results[node.name, index] = (part.wait.name, number)
+                self._results[node.name, index] = (part.result.name, number)
             starts.append((part.start.name,))
             waits.append(part.wait.name)
         self._targets |= dict.fromkeys(waits)

@@ -5,8 +5,8 @@
     reduce-scatters          of the gradients of a unit's variables
 
 Gathers and scatters of a unit become a coalesced one, of several tensors of each rank: in one call each is
-sent and received where it is. An all-reduced tensor is in the vector if its copy takes less time than the
-messages that it saves.
+sent from where it is. What is gathered is in one memory (`flowrt.graph.passes.collective.gather_together`).
+An all-reduced tensor is in the vector if its copy takes less time than the messages that it saves.
 
 Only collectives that do not wait for one another are joined: those at the same *level*, the number of
 collectives of their kind on the longest path to them. A bucket then waits for nothing that is computed from
@@ -76,7 +76,7 @@ def bucket_collectives(
     for kind, names in members.items():
         most_bytes = _most_bytes(kind, links)
         small = {name for name in names if _nbytes(subgraph.nodes[name]) <= most_bytes}
-        if len(small) > 1:
+        if len(small) >= _fewest(kind):
             chosen[kind] = small
     if not chosen:
         return subgraph
@@ -143,9 +143,11 @@ def _kinds(subgraph: Subgraph, actions: Mapping[str, Action | None]) -> Kinds:
 
 
 def _most_bytes(kind: Kind, links: Links) -> float:
-    """The size up to which a tensor is better off in a bucket: none inside a task, where a reduction sends
+    """The size up to which a tensor is better off in a bucket: no reduction inside a task, where it sends
     nothing and is compiled into what reads it (20 layers of 32 x 32 take 0.66 ms, in a bucket 1.04).
     """
+    if kind.op is all_gather_op:
+        return math.inf
     tasks = {(spec.job, spec.replica, spec.task) for spec in map(parse_device, kind.devices)}
     size = kind.group[1]
     if len(tasks) == 1 and len(kind.devices) == size:
@@ -153,6 +155,11 @@ def _most_bytes(kind: Kind, links: Links) -> float:
     if kind.op is not all_reduce_op:  # nothing is copied
         return math.inf
     return 2 * (size - 1) * links.between.latency_s / COPY_S_PER_BYTE
+
+
+def _fewest(kind: Kind) -> int:
+    """The fewest tensors that become one collective: what is gathered is in one memory, even if it is one."""
+    return 1 if kind.op is all_gather_op else 2
 
 
 def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Mesh) -> Subgraph:
@@ -163,9 +170,9 @@ def _joined(subgraph: Subgraph, levels: Mapping[str, tuple[Kind, int]], mesh: Me
             by_level[levels[node.name]].append(node)
     buckets = [
         [nodes[number] for number in bucket]
-        for nodes in by_level.values()
+        for (kind, _), nodes in by_level.items()
         for bucket in _buckets(nodes)
-        if len(bucket) > 1
+        if len(bucket) >= _fewest(kind)
     ]
     if not buckets:
         return subgraph
