@@ -523,6 +523,12 @@ def test_a_variable_made_outside_the_scope_is_trained_as_it_is(stage: int) -> No
             InvalidArgumentError,
             "tensor_axis: expected another axis than dp, which share the batch; got 'dp'",
         ),
+        (
+            {"plan": {"w": "row"}},
+            InvalidArgumentError,
+            "tensor_axis: expected an axis of the mesh [dp=2, time turn=2]; got 'tp'",
+        ),
+        ({"axis": ["dp", "dp"]}, InvalidArgumentError, "axis: expected different axes; got dp, dp"),
         ({"sequence": True}, InvalidArgumentError, "sequence=True: expected a plan of the layers; got none"),
         ({"axis": []}, InvalidArgumentError, "expected an axis of the mesh [dp=2, time turn=2]; got none"),
         ({"units": "("}, InvalidArgumentError, "units: expected a regular expression; got '('"),

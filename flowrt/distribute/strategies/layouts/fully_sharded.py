@@ -99,7 +99,7 @@ class FullyShardedStrategy(TensorParallelStrategy):
         _check(mesh, axes, stage)
         _check_memory(stage, reshard_after_forward, min_bytes, offload)
         if plan:
-            _check_tensor_axis(axes, tensor_axis)
+            _check_tensor_axis(mesh, axes, tensor_axis)
         elif sequence is True:
             raise misuse("FullyShardedStrategy: sequence=True: expected a plan of the layers; got none")
         batch = tuple(axes) if batch is None else batch
@@ -198,6 +198,8 @@ def _check(mesh: Mesh, axes: Sequence[str], stage: Any) -> None:
         raise misuse(f"FullyShardedStrategy: expected a stage from 0 to 3; got {stage!r}")
     if not axes:
         raise misuse(f"FullyShardedStrategy: expected an axis of the mesh {mesh}; got none")
+    if len({*axes}) < len(axes):
+        raise misuse(f"FullyShardedStrategy: axis: expected different axes; got {', '.join(axes)}")
     numbers = [mesh.axis(name, "FullyShardedStrategy: axis") for name in axes]
     if mesh.axes[numbers[-1]].is_time:
         raise misuse(
@@ -206,7 +208,8 @@ def _check(mesh: Mesh, axes: Sequence[str], stage: Any) -> None:
         )
 
 
-def _check_tensor_axis(axes: Sequence[str], tensor_axis: Any) -> None:
+def _check_tensor_axis(mesh: Mesh, axes: Sequence[str], tensor_axis: Any) -> None:
+    mesh.axis(tensor_axis, "FullyShardedStrategy: tensor_axis")
     if tensor_axis in axes:
         raise misuse(
             f"FullyShardedStrategy: tensor_axis: expected another axis than {', '.join(axes)}, which share "
