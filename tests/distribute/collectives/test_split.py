@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from flowrt.distribute.collectives import Group, join
 from flowrt.distribute.launch.local_cluster import ReservedPorts
-from flowrt.errors import DeadlineExceededError, InvalidArgumentError
+from flowrt.errors import AbortedError, DeadlineExceededError, InvalidArgumentError
+from flowrt.executor.program.group_steps import end_groups
+from flowrt.executor.program.runner import StepControl
 from flowrt.graph.resources.groups import (
     JoinedMember,
     joined_member,
@@ -84,3 +87,23 @@ def test_plans_are_compared_once() -> None:
         for wait in agree(["a\nc", "a\nd"]):
             with pytest.raises(InvalidArgumentError, match=r"number 2, c at .* and d at"):
                 wait()
+
+
+@pytest.mark.parametrize("is_split", [False, True])
+def test_a_step_that_fails_ends_when_collectives_use_its_memory_no_more(is_split: bool) -> None:
+    """Here one is in the midst of a call, which no error reaches, when another operation fails."""
+    with joined("grpc", 2) as key:
+        may_end, ended = threading.Event(), list[bool]()
+
+        def call(communicator: Any) -> None:
+            may_end.wait()
+            ended.append(True)
+
+        member: Any = joined_member(key, 0)
+        member.begin("in its midst", call)
+        timer = threading.Timer(0.1, may_end.set)
+        timer.start()
+        failed = split_key(key, "row", (0, 1)) if is_split else key
+        end_groups([(failed, 0)], AbortedError("another operation failed"), StepControl())
+        assert ended
+        timer.join()
