@@ -276,7 +276,7 @@ LAYER_BYTES = ROWS * COLUMNS * 4
 """Of the output of one layer, of one micro-batch."""
 
 
-def parts_of(found: Any, m: int) -> list[Any]:
+def parts_of(found: Any, m: int, optimizer: Any = tf.train.GradientDescentOptimizer) -> list[Any]:
     """The compiled parts of a training step, by device: three layers a stage, `ROWS` rows a micro-batch."""
     with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
         with found.scope():
@@ -285,7 +285,7 @@ def parts_of(found: Any, m: int) -> list[Any]:
                 with tf.distribute.stage(i), tf.variable_scope(f"stage{i}"):
                     for layer in range(3):
                         h = tf.nn.tanh(h @ tf.get_variable(f"w{layer}", [COLUMNS, COLUMNS]))
-            train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_mean(tf.square(h)))
+            train = optimizer(0.1).minimize(tf.reduce_mean(tf.square(h)))
         session.run(tf.global_variables_initializer())
         session.run(train, {x: np.ones([ROWS * m, COLUMNS])})
         plans = [plan for request in session._requests.values() for plan in request.plans.values()]
@@ -333,6 +333,21 @@ def test_devices_run_the_actions_of_the_schedule_in_its_order(p: int, m: int, sc
     for part, line in zip(parts_of(found, m), found.schedule.actions, strict=True):
         expected = [str(action) for action in line if (action.kind, action.stage) != ("I", 0)]
         assert actions_of(part) == expected[:-1]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved"])
+def test_gradients_are_sent_back_before_those_of_weights_are_computed(schedule: str) -> None:
+    """Those of the last micro-batch, too, though the first device counts Adam's steps after all updates."""
+    parts = parts_of(strategy(2, m=4, schedule=schedule), 4, tf.train.AdamOptimizer)
+    line = strategy(2, m=4, schedule=schedule).schedule.actions[1]
+    order = [node for node in parts[1].schedule.order if node.name.startswith("gradients/")]
+    found = [
+        node.op.name
+        for node in order
+        if node.op.name == "_Send"
+        or (node.op.name == "MatMul" and node.outputs[0].shape == (COLUMNS, COLUMNS))
+    ]
+    assert found == ["_Send", *["MatMul"] * 3] * [action.kind for action in line].count("B")
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8)])

@@ -9,11 +9,15 @@ is gradient accumulation.
     what runs once       reads of variables, updates: as soon as its inputs are there
     what is ahead        of feeds alone, for what all turns need, as the number of words that count in a loss
 
-Nodes are sorted by the start of their action in a replay of the schedule. For passes that reorder a step
-(several streams, early starts of collectives, compiled loops), the first nodes of an action also wait for the
-last ones of the action before, through a NoOp on each device. Constants are there, and do not wait: so equal
-ones are merged. Outside pipelines what is computed from feeds alone does not wait, either: each process has
-its own. Sends never block and receives are by key, so a step that can be sorted cannot deadlock.
+Nodes are sorted by the start of their action in a replay of the schedule. Within an action, what other stages
+wait for comes first: gradients of weights come after the gradients that are sent back. So the stage before
+begins its backward pass earlier, and while a message travels both are at work.
+
+For passes that reorder a step (several streams, early starts of collectives, compiled loops), the first
+nodes of an action also wait for the last ones of the action before, through a NoOp on each device.
+Constants are there, and do not wait: so equal ones are merged. Outside pipelines what is computed from
+feeds alone does not wait, either: each process has its own. Sends never block and receives are by key, so a
+step that can be sorted cannot deadlock.
 """
 
 from __future__ import annotations
@@ -163,11 +167,12 @@ class _Helpers:
     ) -> None:
         self._step, self._start = step, start
         self._found = dict(actions)
-        self._positions: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        """Where each node is."""
         for node in step:
             is_collective = node.op in COLLECTIVES
-            self._positions[node.name] = (
-                self._positions[node.inputs[0][0]] if is_collective else positions.get(node.device, 0)
+            self.positions[node.name] = (
+                self.positions[node.inputs[0][0]] if is_collective else positions.get(node.device, 0)
             )
 
     def found(self) -> dict[str, Action | None]:
@@ -185,8 +190,8 @@ class _Helpers:
         return self._found
 
     def _near(self, name: str, others: Iterable[str]) -> list[Action]:
-        position = self._positions[name]
-        found = [self._found.get(other) for other in others if self._positions[other] == position]
+        position = self.positions[name]
+        found = [self._found.get(other) for other in others if self.positions[other] == position]
         return [action for action in found if action is not None]
 
 
@@ -197,8 +202,9 @@ class _Ordering:
     ) -> None:
         self._step, self._schedule = step, schedule
         self._start = _starts(schedule)
-        found = _Helpers(step, actions, positions, self._start).found()
-        self._action = {name: action for name, action in found.items() if action is not None}
+        helpers = _Helpers(step, actions, positions, self._start)
+        self._positions = helpers.positions
+        self._action = {name: action for name, action in helpers.found().items() if action is not None}
 
     def ordered(self) -> Subgraph:
         nodes: Mapping[str, Node] = self._with_barriers()
@@ -246,7 +252,22 @@ class _Ordering:
     def _sorted(self, nodes: Mapping[str, Node]) -> dict[str, Node]:
         """``nodes`` in order; those on a cycle, and behind it, are left out."""
         when = self._times(nodes)
-        return in_order(nodes, {name: (when[name], place) for place, name in enumerate(nodes)})
+        awaited = self._awaited(when)
+        keys = {name: (when[name], name not in awaited, place) for place, name in enumerate(nodes)}
+        return in_order(nodes, keys)
+
+    def _awaited(self, when: Mapping[str, int]) -> set[str]:
+        """The nodes of actions that lead, before the time of their action is over, to what an action at
+        another position reads. What runs once, as an update, has time.
+        """
+        consumers, at = self._step.consumers(), self._positions
+        found: set[str] = set()
+        for name in reversed(list(self._step.nodes)):
+            for reader in consumers[name]:
+                is_sent = at[reader] != at[name] and reader in self._action
+                if is_sent or (reader in found and when[reader] == when[name]):
+                    found.add(name)
+        return found
 
     def _times(self, nodes: Mapping[str, Node]) -> dict[str, int]:
         """The time at which each node is due: without an action, as soon as its inputs are there."""
