@@ -24,7 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Sent, Transport
+from flowrt.rendezvous.channel.channel import (
+    Bytes,
+    Connection,
+    Lead,
+    Listener,
+    Payload,
+    Receiver,
+    Sent,
+    Transport,
+)
 
 FAULTS = ("drop", "duplicate", "delay", "reorder", "cut")
 MAX_HELD = 8
@@ -125,7 +134,7 @@ class _FaultyConnection(Connection):
         self._held: list[_Held] = []
         self._lock = threading.Lock()
 
-    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
+    def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
         fault, frames = self._draw(self._describe(header))
         match fault:
             case "drop":
@@ -145,6 +154,9 @@ class _FaultyConnection(Connection):
 
     def start(self, receiver: Receiver) -> None:
         self._inner.start(_Renamed(self, receiver))
+
+    def lead(self) -> Lead | None:
+        return self._inner.lead()
 
     def close(self) -> None:
         while self._held:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from flowrt.rendezvous.channel.channel import Lead
 from flowrt.rendezvous.transport import Bytes, Connection, Listener, Transport
 
 SOON_S = 20.0  # what should happen at once has happened after this, also on a loaded machine
@@ -74,6 +75,20 @@ class Pair(NamedTuple):
 def open_files() -> int:
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
+
+
+def asked_to_lead(pair: Pair, inbox: Inbox) -> Lead | None:
+    """The turn to read at the accepted end, which has ``inbox``; None if it has none. The first frame after
+    the question makes the reader thread give way.
+    """
+    lead, begun = pair.accepted.lead(), len(inbox.frames)
+    pair.dialled.send(b"give way")
+    inbox.wait(begun + 1)
+    if lead is None:
+        end = time.monotonic() + 0.2
+        while (lead := pair.accepted.lead()) is None and time.monotonic() < end:
+            time.sleep(0.001)
+    return lead
 
 
 class TransportContract:
@@ -170,6 +185,82 @@ class TransportContract:
         inbox = Inbox()
         pair.accepted.start(inbox)
         assert_same([payload[0] for _, payload in inbox.wait(len(arrays))], arrays)
+
+    def test_threads_that_wait_read_themselves(self, pair: Pair) -> None:
+        """By turns, with each other and with the reader thread: each frame comes once, and in order. A frame
+        that everybody leaves to others never comes.
+        """
+        random, count, threads = Random(1), 400, 3
+        frames = [
+            (b"%d" % i, [random_bytes(s, i) for s in random.choices(SIZES, k=random.choice((0, 1, 1, 3)))])
+            for i in range(count)
+        ]
+        inbox = Inbox()
+        is_over = threading.Event()
+        pair.accepted.start(inbox)
+
+        def read(pauses: Random) -> None:
+            while not is_over.is_set():
+                if (lead := pair.accepted.lead()) is not None:
+                    for _ in range(pauses.randrange(4)):
+                        lead.wait(0.01)
+                    lead.release()
+                time.sleep(pauses.choice((0, 0, 0.001)))
+
+        readers = [threading.Thread(target=read, args=(Random(i),)) for i in range(threads)]
+        for reader in readers:
+            reader.start()
+        for number, frame in enumerate(frames):
+            pair.dialled.send(*frame)
+            if number % 7 == 0:  # so that the end of a burst must come without another one behind it
+                inbox.wait(number + 1)
+        inbox.wait(count)
+        is_over.set()
+        for reader in readers:
+            reader.join(SOON_S)
+        for (header, payload), (came_header, arrays) in zip(frames, inbox.frames, strict=True):
+            assert came_header == header
+            assert_same(arrays, payload)
+
+    @pytest.mark.parametrize("how", ["close", "abort"])
+    def test_a_loss_while_a_thread_leads_is_told_once(self, pair: Pair, how: str) -> None:
+        inbox = Inbox()
+        pair.accepted.start(inbox)
+        lead = asked_to_lead(pair, inbox)
+        threading.Timer(0.1, getattr(pair.dialled, how)).start()
+        end = time.monotonic() + SOON_S
+        while not inbox.errors and time.monotonic() < end:
+            if lead is not None:
+                lead.wait(0.05)
+        assert len(inbox.errors) == 1
+        assert pair.accepted.peer in str(inbox.errors[0])
+
+    def test_a_leader_is_woken(self, pair: Pair) -> None:
+        """Now, and where that came before it waits."""
+        inbox = Inbox()
+        pair.accepted.start(inbox)
+        lead = asked_to_lead(pair, inbox)
+        if lead is not None:
+            assert pair.accepted.lead() is None, "one at a time"
+            for delay in (0.0, 0.1):
+                waker = threading.Timer(delay, lead.wake)
+                waker.start()
+                lead.wait(None)
+                waker.join()
+            lead.release()
+
+    @pytest.mark.parametrize("how", ["close", "abort"])
+    def test_a_leader_may_end_the_connection_for_a_frame(self, pair: Pair, how: str) -> None:
+        inbox = Inbox(lambda connection, header, payload: header == b"end" and getattr(connection, how)())
+        pair.accepted.start(inbox)
+        lead = asked_to_lead(pair, inbox)
+        began = time.monotonic()
+        threading.Timer(0.1, pair.dialled.send, (b"end",)).start()
+        while (b"end", []) not in inbox.frames and time.monotonic() < began + SOON_S:
+            if lead is not None:
+                lead.wait(0.05)
+        assert (b"end", []) in inbox.frames
+        assert inbox.errors == []
 
     def test_after_sent_the_bytes_may_change(self, pair: Pair) -> None:
         inbox = Inbox()

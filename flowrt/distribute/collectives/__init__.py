@@ -23,6 +23,7 @@ All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm
     shared_memory_rounds, shared_memory         synchronized ranks around that segment
     in_process, nccl, mpi, over_peers           ranks as threads; on GPUs; in an MPI world; on any hosts
     mesh_forming, mesh                          connecting the ranks; a connection between each two
+    tagged_messages                             messages that are awaited by tag
     interruption                                ending all groups of a process
     split                                       groups of some ranks of a group, over its connections
     communicator, communicator_thread           blocking collectives on arrays; their thread

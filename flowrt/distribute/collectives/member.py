@@ -75,13 +75,12 @@ class GroupMember:
         return self._value(self._ask(lambda _: _received(mesh, peer, edge)))
 
     def send_tagged(self, peer: int, tag: str, array: Any) -> None:
-        flat = np.array(array, order="C").reshape(-1)  # a copy: the step continues, and overwrites it
-        self._links().send_tagged(peer, tag.encode(), flat)
-        self.communicator.traffic.count(flat.nbytes)
+        data = array.tobytes()  # a copy: the step continues, and overwrites it
+        self._links().send_tagged(peer, tag, data)
+        self.communicator.traffic.count(len(data))
 
     def receive_tagged(self, peer: int, tag: str) -> Any:
-        received = self._links().receive_tagged(peer, tag.encode(), tag)
-        return np.frombuffer(received, np.uint8)
+        return self._links().receive_tagged(peer, tag)
 
     def _links(self) -> Mesh:
         if self._mesh is None:
@@ -177,11 +176,11 @@ class GroupMember:
         """Forget the messages of the step that ended: the next step has the same tags. Some were sent before
         the data was needed, and a rank without data does not receive them.
         """
-        others, tag = communicator.membership.others, END_OF_DATA.encode()
+        others = communicator.membership.others
         for rank in others:
-            mesh.send_tagged(rank, tag, np.empty(0, np.uint8))
+            mesh.send_tagged(rank, END_OF_DATA, b"")
         for rank in others:  # behind all others of the rank
-            mesh.receive_tagged(rank, tag, END_OF_DATA)
+            mesh.receive_tagged(rank, END_OF_DATA)
         mesh.forget_tagged()
         communicator.barrier(END_OF_DATA)  # until none of the next step can be forgotten
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,12 +22,14 @@ import numpy as np
 
 from flowrt.device.interruptible import in_slices
 from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
+from flowrt.distribute.collectives.tagged_messages import Parked, TaggedMessages
 from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener
+from flowrt.rendezvous.channel.framing import Repeated
 
 COPIED_BYTES = 64 << 10
 """Arrays up to this size are copied, and may be modified at once."""
@@ -71,7 +72,8 @@ class Mesh:
         self._inboxes: dict[int, queue.SimpleQueue[Item]] = {
             rank: queue.SimpleQueue() for rank in membership.others
         }
-        self._tagged: dict[tuple[int, bytes], deque[Bytes]] = {}
+        self._tagged = TaggedMessages()
+        self._headers: dict[str, Repeated] = {}
         self._sent: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._unsent = 0
 
@@ -118,41 +120,53 @@ class Mesh:
 
     # --- tagged messages
 
-    def send_tagged(self, rank: int, tag: bytes, array: Any) -> None:
-        """Send ``array``, contiguous and flat, which must not be changed any more. Any thread may call it.
-        Raises `UnavailableError` where ``rank`` was lost.
-        """
+    def send_tagged(self, rank: int, tag: str, data: bytes) -> None:
+        """Send ``data``. Any thread may call it. Raises `UnavailableError` where ``rank`` was lost."""
         try:
-            self._connections[rank].send(TAGGED + tag, (array.view(np.uint8),))
+            self._connections[rank].send(self._header_of(tag), (memoryview(data),))
         except UnavailableError as error:
             raise copy_to_raise(self._error or self.lose(rank, error)) from None
 
-    def receive_tagged(self, rank: int, tag: bytes, doing: str) -> Bytes:
+    def receive_tagged(self, rank: int, tag: str) -> Bytes:
         """The bytes of the next message of ``rank`` with this ``tag``. Raises as `receive`, and the error
         that ends the thread's step. Any thread may call it.
         """
-        key, found = (rank, tag), list[Bytes]()
+        key = rank, self._header_of(tag)
+        found = self._tagged.take(key)
+        if found is not None:
+            return found
+        lead = self._connections[rank].lead() or Parked()
+        waiter = self._tagged.expect(key, lead.wake)
 
         def is_there() -> bool:
-            if self._tagged.get(key):
-                found.append(self._tagged[key].popleft())
+            if waiter.payload is not None:
                 return True
             error = self._error or self._lost.get(rank)
             if error is not None:
                 raise copy_to_raise(error)
             return False
 
-        with self._changed:
-            if not wait_until(is_there, self._changed.wait, self.membership.timeout_s):
-                raise missing(self.membership, [rank], doing)
-            if not self._tagged[key]:
-                del self._tagged[key]
-        return found[0]
+        try:
+            if not wait_until(is_there, lead.wait, self.membership.timeout_s):
+                raise missing(self.membership, [rank], tag)
+        except BaseException:
+            self._tagged.leave(key, waiter)
+            raise
+        finally:
+            lead.release()
+        assert waiter.payload is not None
+        return waiter.payload
+
+    def _header_of(self, tag: str) -> Repeated:
+        """The header of the messages with ``tag``, the same in all steps."""
+        header = self._headers.get(tag)
+        if header is None:
+            header = self._headers.setdefault(tag, Repeated(TAGGED + tag.encode()))
+        return header
 
     def forget_tagged(self) -> None:
         """Drop all messages that have arrived and were not received."""
-        with self._changed:
-            self._tagged.clear()
+        self._tagged.forget()
 
     # --- flushing
 
@@ -211,15 +225,13 @@ class Mesh:
 
     def arrived(self, rank: int, header: bytes, payload: list[Bytes]) -> None:
         """Handle a frame of ``rank``. Raises `DataLossError` for one that is not a frame of a mesh."""
-        kind, rest = header[:1], header[1:]
-        if kind == DATA:
-            self._inboxes[rank].put(Arrived(rest, payload))
-        elif kind == TAGGED:
-            with self._changed:
-                self._tagged.setdefault((rank, rest), deque()).append(payload[0])
-                self._changed.notify_all()
+        kind = header[:1]
+        if kind == TAGGED:
+            self._tagged.put((rank, header), payload[0])
+        elif kind == DATA:
+            self._inboxes[rank].put(Arrived(header[1:], payload))
         elif kind == ABORT:
-            error = decode_status(pb.Status.FromString(rest))
+            error = decode_status(pb.Status.FromString(header[1:]))
             self._end(error)
         else:
             raise DataLossError(f"{self.membership}: expected a frame of a rank; got one of kind {kind!r}")
@@ -229,6 +241,7 @@ class Mesh:
         with self._changed:
             error = self._lost.setdefault(rank, lost_rank(self.membership, rank, why))
             self._changed.notify_all()
+        self._tagged.wake_all()
         self._inboxes[rank].put(error)
         return error
 
@@ -239,6 +252,7 @@ class Mesh:
         with self._changed:
             is_first, self._error = self._error is None, self._error or error
             self._changed.notify_all()
+        self._tagged.wake_all()
         for inbox in self._inboxes.values():
             inbox.put(None)
         for tell in self._on_abort if is_first else ():

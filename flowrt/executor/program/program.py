@@ -222,6 +222,8 @@ class Program:
             if segment.control is not None:
                 inner = partial(self._walk, run=run, wait=wait)
                 yield from segment.control.run(inner, self._run_calls if is_plain else None)
+            elif segment.key is PAUSE:
+                yield PAUSE
             elif segment.key is not None:
                 yield from wait(segment)
 
@@ -230,9 +232,13 @@ class Program:
         self._nodes = segment.nodes
         position = self._position = iter(segment.calls)
         try:
-            with self._enter():
+            if not self.device.is_asynchronous:  # nothing to enter
                 for function, arguments in position:
                     function(*arguments)
+            else:
+                with self.device.activate():
+                    for function, arguments in position:
+                        function(*arguments)
         except Exception as error:  # noqa: BLE001 (raised with a type)
             raise blame(segment, position, error) from cause(error)
         self._position = None
@@ -268,9 +274,6 @@ class Program:
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
         key = segment.key
-        if key is PAUSE:
-            yield PAUSE
-            return
         if not isinstance(key, str):
             assert key is not None
             key = key()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -13,7 +14,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections import deque
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 from weakref import WeakSet
 
 from flowrt.device.llvm.host_pool import usable_cpus
@@ -22,6 +23,8 @@ from flowrt.rendezvous.channel.framing import Buffer
 MAX_DESCRIPTORS = 64
 """File descriptors passed in one write; Linux allows 253."""
 _RIGHTS_BYTES = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+_NOW, _CLOSED_ON_EXEC = int(socket.MSG_DONTWAIT), int(socket.MSG_CMSG_CLOEXEC)
+"""Numbers, since to join two enumeration members takes a microsecond."""
 MAX_PIECES = 512
 """Buffers in one write; Linux allows 1024."""
 
@@ -47,6 +50,9 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 class ByteStream(ABC):
     """A socket as a byte stream. Errors of the socket are raised as `OSError`."""
+
+    wakes_when_readable: ClassVar[bool]
+    """Whether `read_now` finds bytes whenever the socket is readable, and only then."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -78,6 +84,16 @@ class ByteStream(ABC):
             if tried - last > GLANCE_S:
                 break
         return None
+
+    def read_now(self, room: Buffer | bytearray) -> int | None:
+        """`read` without waiting: None if there is no byte yet."""
+        return self._read(room, wait=False)
+
+    def fileno(self) -> int:
+        """The socket's number, to wait for it. Raises `OSError` if it is closed."""
+        if (number := self._socket.fileno()) < 0:
+            raise OSError(errno.EBADF, "closed")
+        return number
 
     @abstractmethod
     def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
@@ -122,19 +138,19 @@ class ByteStream(ABC):
 class PlainStream(ByteStream):
     """A TCP or a Unix socket."""
 
+    wakes_when_readable = True
+
     def __init__(self, connected: socket.socket) -> None:
         super().__init__(connected)
         connected.settimeout(None)
         self._passes_descriptors = connected.family == socket.AF_UNIX
 
     def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
-        flags = 0 if wait else socket.MSG_DONTWAIT
+        flags = 0 if wait else _NOW
         try:
             if not self._passes_descriptors:
                 return self._socket.recv_into(room, 0, flags)
-            count, messages, _, _ = self._socket.recvmsg_into(
-                [room], _RIGHTS_BYTES, flags | socket.MSG_CMSG_CLOEXEC
-            )
+            count, messages, _, _ = self._socket.recvmsg_into([room], _RIGHTS_BYTES, flags | _CLOSED_ON_EXEC)
         except BlockingIOError:
             return None
         for level, kind, data in messages:
@@ -143,7 +159,7 @@ class PlainStream(ByteStream):
         return count
 
     def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], *, wait: bool) -> int:
-        flags = 0 if wait else socket.MSG_DONTWAIT
+        flags = 0 if wait else _NOW
         try:
             if len(buffers) == 1 and not descriptors:
                 return self._socket.send(buffers[0], flags)
@@ -160,6 +176,8 @@ class TlsStream(ByteStream):
     OpenSSL allows one thread at a time in a connection, so none may block in it: both directions call it in
     non-blocking mode, under one lock, and wait for the socket outside of it.
     """
+
+    wakes_when_readable = False  # it keeps bytes that are decrypted
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
         super().__init__(connected)

@@ -17,12 +17,17 @@ from flowrt.errors import UnavailableError
 Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 """A C-contiguous array of uint8."""
 
+Payload: TypeAlias = Bytes | memoryview
+"""What is sent as `Bytes`: an array, or a view of bytes that are nobody's to change."""
+
 Sent: TypeAlias = Callable[[], None] | None
 """Called once when the bytes of a payload may be modified again."""
 
 
 class Receiver(Protocol):
-    """Callbacks of a connection's owner, called in the connection's reader thread."""
+    """Callbacks of a connection's owner, called in its reader thread; `on_frame` also in a thread that
+    has the `Lead`, for one frame at a time.
+    """
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """Handle one frame; frames arrive in the order in which they were sent.
@@ -36,6 +41,21 @@ class Receiver(Protocol):
         """Handle the loss, as the last call, made once, unless `Connection.close` came first. ``error`` names
         peer and reason.
         """
+
+
+class Lead(Protocol):
+    """The turn of one thread to read a connection's frames: see `Connection.lead`."""
+
+    def wait(self, timeout_s: float | None) -> None:
+        """Return after handling frames that arrived, when `wake` was called, or after ``timeout_s`` seconds;
+        possibly for no reason.
+        """
+
+    def wake(self) -> None:
+        """Make `wait` return, this time or the next. Any thread."""
+
+    def release(self) -> None:
+        """End the turn."""
 
 
 class Connection(ABC):
@@ -53,8 +73,9 @@ class Connection(ABC):
     """Alternative names in the peer's certificate, for an accepted connection."""
 
     @abstractmethod
-    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
-        """Send one frame; never waits for the peer.
+    def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
+        """Send one frame; never waits for the peer. A ``header`` that is sent often may be a
+        `flowrt.rendezvous.channel.framing.Repeated`, which is faster.
 
         ``sent`` is called once, in any thread, possibly before `send` returns, when the bytes of ``payload``
         may be modified again: they are written or copied, or the connection has ended. Where arrays have
@@ -67,6 +88,14 @@ class Connection(ABC):
     @abstractmethod
     def start(self, receiver: Receiver) -> None:
         """Begin to read, once; earlier frames are queued until then."""
+
+    def lead(self) -> Lead | None:
+        """The turn to read, for a thread that waits for a frame of this connection: the receiver is then
+        called in that thread, which saves it a hand-over by the reader thread. None while another thread has
+        the turn, and where the kind of the link has none: the reader thread then handles the frame, and has
+        to wake the thread that waits.
+        """
+        return None
 
     @abstractmethod
     def close(self) -> None:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import DataLossError
-from flowrt.rendezvous.channel.channel import Bytes, Sent
+from flowrt.rendezvous.channel.channel import Payload, Sent
 from flowrt.rendezvous.channel.framing import JOINED, NO_REST, Buffer, Frame, Kind, encode, encode_checked
 from flowrt.rendezvous.channel.rare_log import RareLog
 
@@ -52,7 +52,7 @@ class _Kept(NamedTuple):
 
     buffers: list[Buffer] | None
     header: bytes
-    payload: Sequence[Bytes]
+    payload: Sequence[Payload]
     sent: Sent
 
     def encode(self) -> Encoded:
@@ -87,7 +87,7 @@ class CheckedFrames:
         self._resends = 0
         self._damage = RareLog(LOGGER)
 
-    def send(self, header: bytes, payload: Sequence[Bytes], sent: Sent) -> None:
+    def send(self, header: bytes, payload: Sequence[Payload], sent: Sent) -> None:
         """See `Connection.send`. Small arrays are copied, larger ones kept until acknowledged."""
         with self._lock:
             is_late = self._has_ended

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flowrt.errors import FailedPreconditionError, UnavailableError
 from flowrt.rendezvous.channel import framing
-from flowrt.rendezvous.channel.channel import Bytes
+from flowrt.rendezvous.channel.channel import Payload
 from flowrt.rendezvous.channel.lifeline import CLOSE_S
 
 MESSAGE_BYTES = 1 << 20
@@ -82,7 +82,11 @@ class FrameStream:
         self._ended = threading.Event()
 
     def send(
-        self, kind: int, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
+        self,
+        kind: int,
+        header: bytes,
+        payload: Sequence[Payload] = (),
+        sent: Callable[[], None] | None = None,
     ) -> None:
         """Write or queue a frame. ``sent`` is called once, when it is written or the stream has ended."""
         # The reader of a handshake takes one frame, and so one message, at a time.

@@ -128,7 +128,9 @@ class FrameWriter:
             frame.end()
             return
         if count:
-            frame.buffers = _drop(frame.buffers, count) or frame.take_pieces()
+            frame.buffers = _drop(frame.buffers, count)
+            if not frame.buffers and frame.rest is not NO_REST:
+                frame.buffers = frame.take_pieces()
         if not frame.buffers:
             frame.end()
             self._pass_on(None)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
+from flowrt.rendezvous.channel.channel import Connection, Payload, Receiver, Sent
 from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
 from flowrt.rendezvous.channel.frame_probes import MAX_SILENT, PROBES
 from flowrt.rendezvous.channel.frame_stream import FrameStream
@@ -35,7 +35,7 @@ class StreamConnection(Connection):
             stream.on_end(self._end_checked)
         self._receiver: Receiver
 
-    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
+    def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
         self._life.check()
         if self._checked is not None:
             self._checked.send(header, payload, sent)

@@ -13,7 +13,7 @@ from typing import final
 
 from flowrt.errors import DataLossError, ResourceExhaustedError
 from flowrt.rendezvous.channel.byte_stream import MAX_DESCRIPTORS
-from flowrt.rendezvous.channel.channel import Bytes
+from flowrt.rendezvous.channel.channel import Bytes, Payload
 from flowrt.rendezvous.channel.frame_writer import Outgoing
 from flowrt.rendezvous.channel.framing import Frame, Kind, check_bytes, encode
 from flowrt.rendezvous.local_links.shared_memory import SHARED, Placement, SegmentMap, SegmentPool
@@ -45,9 +45,12 @@ class SharedFrames:
 
     # --- out
 
-    def encode(self, header: bytes, payload: Sequence[Bytes], sent: Callable[[], None] | None) -> Outgoing:
+    def encode(self, header: bytes, payload: Sequence[Payload], sent: Callable[[], None] | None) -> Outgoing:
         """A frame, its large arrays copied to segments; those without room for one stay in the frame."""
-        if not any(array.nbytes >= SHARED for array in payload):
+        for array in payload:
+            if array.nbytes >= SHARED:
+                break
+        else:
             return Outgoing(encode(Kind.DATA, header, payload), sent)
         for array in payload:
             check_bytes(array)
@@ -97,7 +100,7 @@ class SharedFrames:
         self._pool.close()
         self._map.close()
 
-    def _place(self, array: Bytes) -> Placement | None:
+    def _place(self, array: Payload) -> Placement | None:
         if array.nbytes < SHARED:
             return None
         try:

@@ -27,7 +27,7 @@ from typing import NamedTuple, final
 import numpy as np
 
 from flowrt.errors import DataLossError, ResourceExhaustedError
-from flowrt.rendezvous.channel.channel import Bytes
+from flowrt.rendezvous.channel.channel import Bytes, Payload
 
 SHARED = 64 << 10
 """Minimum size in bytes for shared memory; smaller arrays are as fast through the socket."""
@@ -105,7 +105,7 @@ class SegmentPool:
         self._used: set[int] = set()
         self._next = 0
 
-    def place(self, array: Bytes) -> Placement:
+    def place(self, array: Payload) -> Placement:
         """Copy ``array`` to a segment. Raises `ResourceExhaustedError` if none can be allocated."""
         capacity = _capacity(array.nbytes)
         descriptor = None

@@ -13,8 +13,9 @@ from typing import final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.byte_stream import ByteStream
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
+from flowrt.rendezvous.channel.channel import Connection, Lead, Payload, Receiver, Sent
 from flowrt.rendezvous.channel.checked_frames import CHECKED_KINDS, CheckedFrames
+from flowrt.rendezvous.channel.frame_reader import FrameReader
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
 from flowrt.rendezvous.channel.framing import (
@@ -27,11 +28,8 @@ from flowrt.rendezvous.channel.framing import (
     Kind,
     encode,
 )
-from flowrt.rendezvous.channel.lifeline import CLOSE_S, DIED, Lifeline, join
+from flowrt.rendezvous.channel.lifeline import CLOSE_S, Lifeline, join
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
-
-READ_BYTES = 64 << 10
-"""Size of one read, many small frames; a larger rest of an array is read directly to its memory."""
 
 
 @final
@@ -45,23 +43,21 @@ class SocketConnection(Connection):
         self.peer = stream.peer
         self._socket = sock
         self._stream = stream
-        self._decoder = FrameDecoder(allocate)
         where = f"connection to {self.peer} ({kind})"
         self._life = Lifeline(where)
         self._checked = CheckedFrames(where, self._put) if is_checked else None
         self._shared = SharedFrames(self._poke) if kind == "unix" else None
         control = _no_control if self._shared is None else self._shared.control
         self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
-        self._read_bytes = PIECE if is_checked else MAX_ARRAY
+        read_bytes = PIECE if is_checked else MAX_ARRAY
+        self._frames = FrameReader(sock, FrameDecoder(allocate), read_bytes, self._handle)
+        self._receiver: Receiver | None = None
         self._reader: threading.Thread | None = None
-        self._has_answered = False
-        """Whether the reader has written itself since it last read."""
         stream.on_end(sock.end_reading)
 
-    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
+    def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
         self._life.check()
-        if threading.current_thread() is self._reader:
-            self._has_answered = True
+        self._frames.note_send()
         if self._checked is not None:
             self._checked.send(header, payload, sent)
             return
@@ -75,6 +71,9 @@ class SocketConnection(Connection):
         self._life.start()
         self._start_reader(receiver)
 
+    def lead(self) -> Lead | None:
+        return self._frames.lead()
+
     def close(self) -> None:
         end = time.monotonic() + CLOSE_S
         if self._life.close():
@@ -83,53 +82,38 @@ class SocketConnection(Connection):
             if self._life.claim_reading():
                 # A TCP socket closed with unread data also drops data that the peer has not read.
                 self._start_reader(None)
-        if self._reader is threading.current_thread():
-            self._socket.limit_reads(CLOSE_S)  # it still waits for the peer's end
-        join(self._reader, end - time.monotonic())
+        if self._frames.is_read_here():
+            self._frames.limit(CLOSE_S)  # it still waits for the peer's end
+        self._join(end - time.monotonic())
         self._socket.end()
-        join(self._reader, CLOSE_S)
+        self._join(CLOSE_S)
 
     def abort(self) -> None:
         if self._life.close() and self._life.claim_reading():
             self._release()
         self._socket.end()
-        join(self._reader, CLOSE_S)
+        self._join(CLOSE_S)
 
-    # --- the reader thread
+    def _join(self, timeout_s: float) -> None:
+        """Wait for the reader thread, unless it waits for this one."""
+        if not self._frames.is_read_here():
+            join(self._reader, timeout_s)
+
+    # --- the reader thread, or one that leads
 
     def _start_reader(self, receiver: Receiver | None) -> None:
-        self._reader = threading.Thread(
-            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
-        )
+        self._receiver = receiver
+        self._reader = threading.Thread(target=self._read, name=f"read {self.peer}", daemon=True)
         self._reader.start()
 
-    def _read(self, receiver: Receiver | None) -> None:
-        with self._life.reading(self, receiver, self._release):
-            for frame in self._frames():
-                self._handle(frame, receiver)
+    def _read(self) -> None:
+        with self._life.reading(self, self._receiver, self._release):
+            self._frames.run()
+        self._receiver = None  # it may hold arrays, which hold this connection
 
-    def _frames(self) -> Iterator[Frame]:
-        """Frames until the peer's goodbye."""
-        buffer = memoryview(bytearray(READ_BYTES))
-        while True:
-            room = self._decoder.room
-            is_due, self._has_answered = self._has_answered, False
-            if len(room) >= READ_BYTES:
-                count = self._socket.read(room[: self._read_bytes])
-                frames = self._decoder.written(count) if count else []
-            else:
-                count = self._socket.read(buffer, is_due=is_due)
-                frames = self._decoder.feed(buffer[:count])
-            if not count:
-                raise UnavailableError(self._why_it_ended())
-            for frame in frames:
-                if frame.kind == Kind.GOODBYE:
-                    if self._checked is not None:
-                        self._checked.check_end()
-                    return
-                yield frame
-
-    def _handle(self, frame: Frame, receiver: Receiver | None) -> None:
+    def _handle(self, frame: Frame) -> bool:
+        """Whether more may follow."""
+        receiver = self._receiver
         match frame.kind:
             case Kind.DATA:
                 header, payload = frame.header, frame.payload
@@ -137,21 +121,21 @@ class SocketConnection(Connection):
                 header, payload = self._shared.decode(frame, self._socket.descriptors)
             case Kind.RELEASE | Kind.RETIRE if self._shared is not None:
                 self._shared.handle(frame)
-                return
+                return True
+            case Kind.GOODBYE:
+                if self._checked is not None:
+                    self._checked.check_end()
+                return False
             case kind if self._checked is not None and kind in CHECKED_KINDS:
                 taken = self._checked.take(frame)
                 if taken is None:
-                    return
+                    return True
                 header, payload = taken.header, taken.payload
             case _:
                 raise UnavailableError(f"expected a kind of frame that {self.kind} has; got {frame.kind}")
         if receiver is not None and self._life.wants_frames:
             receiver.on_frame(self, header, payload)
-
-    def _why_it_ended(self) -> str:
-        if self._decoder.is_between_frames:
-            return DIED
-        return "closed in the middle of a frame: the process or its network died"
+        return True
 
     def _release(self) -> None:
         """Nothing is read or written any more."""

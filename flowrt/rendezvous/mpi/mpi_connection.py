@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver, Sent
+from flowrt.rendezvous.channel.channel import Connection, Payload, Receiver, Sent
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, CLOSED, Lifeline, join
@@ -33,7 +33,7 @@ class MpiConnection(Connection):
         self._reader: threading.Thread | None = None
         stream.on_end(link.end)
 
-    def send(self, header: bytes, payload: Sequence[Bytes] = (), sent: Sent = None) -> None:
+    def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
         self._life.check()
         buffers = encode(Kind.DATA, header, payload)
         if not self._link.send(buffers, sent):
