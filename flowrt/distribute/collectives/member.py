@@ -53,6 +53,8 @@ class GroupMember:
         """Collectives that are not awaited yet."""
         self._compares_plan = False
         self._last_sent: _Result | None = None
+        self._last_plan = ""
+        """The plan of the last step: no digest is made for the next one of the same."""
         self._agreed: set[bytes] = set()
         """Digests of the plans on which the ranks have agreed."""
         self._splits: dict[tuple[int, ...], SplitMember] = {}
@@ -121,6 +123,9 @@ class GroupMember:
         return self._splits[ranks]
 
     def agree(self, plan: str, given: Callable[[], str]) -> Callable[[], object]:
+        if plan is self._last_plan:
+            return lambda: None
+        self._last_plan = plan
         digest = hashlib.sha256(plan.encode()).digest()
         if digest in self._agreed:
             return lambda: None

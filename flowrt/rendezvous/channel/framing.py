@@ -325,7 +325,8 @@ class FrameDecoder:
         if not arrays:
             return Frame(kind, header, []), end
         payload: list[Bytes] = []
-        for (length,) in _LENGTH.iter_unpack(view[HEAD_BYTES:at]):
+        for number in range(arrays):
+            (length,) = _LENGTH.unpack_from(view, HEAD_BYTES + 8 * number)
             data = view[end : end + length]
             if len(data) < length:
                 return None
