@@ -6,8 +6,12 @@ from collections.abc import Iterable
 
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.group_transfer import tagged_send_op
 from flowrt.graph.ops.collective.transfer import SENDS
 from flowrt.graph.shapes import num_elements
+
+_QUICK = SENDS | {tagged_send_op}
+"""Operations that reach outside, but never wait."""
 
 _FREE = ("Const", "_Feed", "_Recv")
 
@@ -38,7 +42,7 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
 
 def may_block(node: Node) -> bool:
     """Whether nothing is known of its time: it calls the world outside, or waits for another step."""
-    return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op not in SENDS)
+    return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op not in _QUICK)
 
 
 def waits_outside(subgraph: Subgraph) -> bool:
