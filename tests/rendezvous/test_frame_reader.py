@@ -6,6 +6,7 @@ import signal
 import socket
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -107,16 +108,22 @@ def test_without_a_leader_the_reader_thread_reads(reading: Reading) -> None:
     assert {thread for _, thread in reading.frames} == {reading.thread.ident}
 
 
-def test_what_follows_a_leaders_frame_is_read_by_the_reader_thread(reading: Reading) -> None:
-    """More than one read, of which the leader wants the first frame."""
-    lead, count = reading.lead(), 3 * frame_reader.READ_BYTES // 1000
-    reading.far.setblocking(True)
-    sender = threading.Thread(target=lambda: [reading.send(b"x" * 1000) for _ in range(count)])
-    sender.start()
-    wait_for_frame(reading, lead)
-    lead.release()
-    sender.join(SOON_S)
-    reading.wait(1 + count)
+def test_a_leader_leaves_nothing_unread() -> None:
+    """More than one read, and bytes with descriptors, behind which a read of a Unix socket ends."""
+    near, far = socket.socketpair()
+    far.setblocking(False)
+    rights = socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [far.fileno()])
+    handled: list[bytes] = []
+    stream = PlainStream(near)
+    reader = FrameReader(stream, FrameDecoder(), 1 << 20, lambda frame: not handled.append(frame.header))
+    sent = [b"%d" % number * 20 for number in range(frame_reader.READ_BYTES // 60)]
+    encoded = b"".join(piece for header in sent for piece in encode(Kind.DATA, header))
+    for number, at in enumerate(range(0, len(encoded), 10_000)):
+        far.sendmsg([encoded[at : at + 10_000]], [rights] if number % 4 == 3 else [])
+    assert reader._read_as_leader()
+    assert handled == sent
+    far.close()
+    stream.close()
 
 
 def test_an_error_in_a_leaders_thread_is_raised_in_the_readers(reading: Reading) -> None:
