@@ -87,7 +87,8 @@ class FrameReader:
     def limit(self, timeout_s: float) -> None:
         """Make the reader thread raise `TimeoutError` after ``timeout_s`` seconds without a byte."""
         self._timeout_s = timeout_s
-        self._stream.limit_reads(timeout_s)
+        if self._turns is None:
+            self._stream.limit_reads(timeout_s)
 
     def lead(self) -> Lead | None:
         """See `Connection.lead`."""
