@@ -42,7 +42,7 @@ class TaggedMessages:
         self._lock = threading.Lock()
         self._kept: dict[Key, deque[Bytes]] = {}
         self._waiters: dict[Key, deque[Waiter]] = {}
-        """Those that are not served. A key has messages or waiters, never both."""
+        """The waiters that are not served. A key has messages or waiters, never both."""
 
     def put(self, key: Key, payload: Bytes) -> None:
         """A message has arrived."""

@@ -18,7 +18,7 @@ Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 """A C-contiguous array of uint8."""
 
 Payload: TypeAlias = Bytes | memoryview
-"""What is sent as `Bytes`: an array, or a view of bytes that are nobody's to change."""
+"""An array that is sent, or a view of bytes that nobody changes."""
 
 Sent: TypeAlias = Callable[[], None] | None
 """Called once when the bytes of a payload may be modified again."""

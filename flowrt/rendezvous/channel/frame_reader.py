@@ -9,8 +9,8 @@ Efficient Multi-Threaded Event Demultiplexing and Dispatching", PLoP 2000).
 
 Once a thread has asked to lead, both sleep until the socket is readable, each in an epoll of its own with
 EPOLLEXCLUSIVE. Linux then wakes one: of those registered, the first in which a thread sleeps; so the leader,
-if there is one. Only time depends on that: whoever wakes takes the lock, and reads what is there. What does
-matter: a leader that leaves has seen the socket empty, since Linux tells the other of new bytes only.
+if there is one. Only time depends on that: a thread that wakes takes the lock, and reads what is there. What
+does matter: a leader that leaves has seen the socket empty, since Linux tells the other of new bytes only.
 """
 
 from __future__ import annotations
@@ -169,7 +169,9 @@ def _turns_at(stream: ByteStream, read: Callable[[], bool]) -> _Turns | None:
 
 @final
 class _Turns(Lead):
-    """Who wakes when ``socket`` is readable. ``read()``: see `FrameReader._read_as_leader`."""
+    """The choice of the thread that wakes when ``socket`` is readable. ``read()``: see
+    `FrameReader._read_as_leader`.
+    """
 
     def __init__(self, socket: int, read: Callable[[], bool]) -> None:
         """Raises `OSError`."""
@@ -186,7 +188,7 @@ class _Turns(Lead):
         self._back.register(socket, _READABLE)
 
     def __del__(self) -> None:
-        """Only when nobody can `wake` it any more: by then the number is another file's."""
+        # Not earlier: while it can be woken, its number must not become another file's.
         if hasattr(self, "_wakes"):
             os.close(self._wakes)
 
