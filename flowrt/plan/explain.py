@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowrt.plan.choice import Choice
-from flowrt.plan.planning import Candidate, Planned
+from flowrt.plan.planning import Candidate, Planned, Slower
 from flowrt.plan.replay.laws import fit_amdahl, fit_gustafson
 from flowrt.plan.replay.step_times import Product
 from flowrt.plan.stage_search import Estimate, Machine, describe
@@ -120,10 +120,13 @@ def _memory(candidate: Candidate, machine: Machine) -> list[str]:
 
 
 def played_text(planned: Planned) -> str:
-    """The number of choices that were played, of all that fit."""
+    """The number of choices that were played, of all that fit, and of those that need not be."""
     if planned.fitting == 0:
         return "the choice that was given, without a search"
-    return f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"
+    text = f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"
+    if planned.slower:
+        text += f"; {len(planned.slower)} more take longer, even without any transfer"
+    return text
 
 
 def layouts_text(choice: Choice) -> list[str]:
@@ -144,10 +147,8 @@ def layouts_text(choice: Choice) -> list[str]:
 def others(planned: Planned, machine: Machine) -> list[Other]:
     """The best choices of other meshes, the smallest of those that do not fit, and one that is refused."""
     best = planned.best
-    found = [
-        Other(describe(other.choice), _more(other, best), parts_of(other))
-        for other in _of_other_meshes(planned.candidates[1:], best.choice)
-    ]
+    not_taken: list[Candidate | Slower] = [*planned.candidates[1:], *planned.slower]
+    found = [_other(each, best) for each in _of_other_meshes(not_taken, best.choice)]
     large = min(planned.too_large, key=lambda each: each.nbytes, default=None)
     if large is not None:
         sizes = f"needs {bytes_text(large.nbytes)} of {bytes_text(machine.memory)}"
@@ -155,14 +156,20 @@ def others(planned: Planned, machine: Machine) -> list[Other]:
     return found + [Other(describe(choice), why) for choice, why in planned.refused[:1]]
 
 
+def _other(other: Candidate | Slower, best: Candidate) -> Other:
+    if isinstance(other, Slower):
+        return Other(describe(other.choice), f"{seconds_text(other.seconds)} at least, without any transfer")
+    return Other(describe(other.choice), _more(other, best), parts_of(other))
+
+
 def _other_text(other: Other) -> str:
     seconds = f"{seconds_text(other.seconds)}, " if other.parts else ""
     return f"{other.choice}: {seconds}{other.why}"
 
 
-def _of_other_meshes(candidates: Iterable[Candidate], best: Choice) -> list[Candidate]:
+def _of_other_meshes(candidates: Iterable[Candidate | Slower], best: Choice) -> list[Candidate | Slower]:
     seen = {(best.dp, best.tp, best.pp, best.sharding)}
-    found: list[Candidate] = []
+    found: list[Candidate | Slower] = []
     for each in candidates:
         key = (each.choice.dp, each.choice.tp, each.choice.pp, each.choice.sharding)
         if key not in seen and len(found) < SHOWN:

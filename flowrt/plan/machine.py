@@ -1,4 +1,4 @@
-"""`ClusterMachine`: a described cluster as the search sees it, and the times of its devices."""
+"""`ClusterMachine`: a described cluster as the search sees it, and the rates of its devices."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ from functools import lru_cache
 from typing import final
 
 from flowrt.executor.analysis.cost import CALL_SECONDS
-from flowrt.graph.node import Node, Subgraph
 from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind
 from flowrt.plan.cluster.cluster_links import ClusterLinks
-from flowrt.plan.model import Seconds, Took
 from flowrt.plan.replay.played import Meeting, Message
-from flowrt.plan.step.costs import Costs, Rates
+from flowrt.plan.step.costs import Rates
 
 _FLOPS = {"float32": 60e9, "float64": 30e9, "bfloat16": 20e9, "float16": 20e9}
 CORE = DeviceKind("core", _FLOPS, 4 << 30, 10e9, dict.fromkeys(_FLOPS, 0.7))
 """A core of a host, unless it is measured: one that computes 16 bits as float32, with conversions."""
-
-
-def took_by(costs: Costs) -> Seconds:
-    """The times of nodes by ``costs``: a call cannot be divided."""
-
-    def took(step: Subgraph, node: Node) -> Took:
-        seconds = costs(step, node)
-        call = min(seconds, costs.rates.call_s)
-        return Took(seconds - call, call)
-
-    return took
 
 
 def rates_of(kind: DeviceKind) -> Rates:

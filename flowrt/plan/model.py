@@ -9,7 +9,12 @@ from typing import NamedTuple, TypeAlias
 from flowrt.dtypes import resource
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages, backward_nodes, nodes_of_batch
+from flowrt.graph.passes.layouts.stages.assign_stages import (
+    assign_stages,
+    awaited_before,
+    backward_nodes,
+    nodes_of_batch,
+)
 from flowrt.graph.passes.layouts.stages.cut_stages import Room
 from flowrt.plan.step.costs import nbytes_of
 from flowrt.plan.step.recorded import Recorded
@@ -36,7 +41,9 @@ Seconds: TypeAlias = Callable[[Subgraph, Node], Took]
 
 
 class Stage(NamedTuple):
-    """A stage of a pipeline, with the whole batch: seconds, and bytes."""
+    """A stage of a pipeline, with the whole batch: seconds, and bytes. No earlier stage waits for the
+    derivatives of ``weights``, a part of the ``backward`` pass. ``update`` is of the optimizers.
+    """
 
     forward: Took
     backward: Took
@@ -47,15 +54,14 @@ class Stage(NamedTuple):
     variables: int
     states: int
     """Bytes of the states of optimizers."""
+    weights: Took = Took()
+    update: Took = Took()
 
 
 class Model(NamedTuple):
-    """A step in stages. ``update`` is the time of the optimizers, ``largest`` the bytes of the largest
-    variable.
-    """
+    """A step in stages. ``largest`` are the bytes of the largest variable."""
 
     stages: tuple[Stage, ...]
-    update: Took
     largest: int
 
     @property
@@ -68,16 +74,25 @@ def model_of(recorded: Recorded, stages: int, seconds: Seconds, room: Room | Non
     step = recorded.cut(stages, room)
     numbers = assign_stages(step) if stages > 1 else dict.fromkeys(step.nodes, 0)
     backward, of_batch = backward_nodes(step), nodes_of_batch(step)
-    times = [[Took(), Took()] for _ in range(stages)]
+    passed = {node.name for node in step if node.inputs and node.op.effect is not Effect.WRITE}
+    awaited = awaited_before(step, backward & passed, numbers)
+    kinds = ("forward", "backward", "weights", "update")
+    times: dict[str, list[Took]] = {kind: [Took()] * stages for kind in kinds}
     kept, arriving, variables, states = ([0] * stages for _ in range(4))
-    update = Took()
+
+    def add(kind: str, node: Node, took: Took) -> None:
+        times[kind][numbers[node.name]] = times[kind][numbers[node.name]].plus(took)
+
     for node in step:
         took = seconds(step, node)
         if node.op.effect is Effect.WRITE:
-            update = update.plus(took)
+            add("update", node, took)
+        elif node.name in backward:
+            add("backward", node, took)
+            if node.name not in awaited:
+                add("weights", node, took)
         else:
-            passes, is_backward = times[numbers[node.name]], node.name in backward
-            passes[is_backward] = passes[is_backward].plus(took)
+            add("forward", node, took)
     for ref, (is_kept, later) in _crossings(step, backward, numbers).items():
         size = nbytes_of(step.spec(ref)) if ref[0] in of_batch else 0
         kept[numbers[ref[0]]] += size * is_kept
@@ -86,9 +101,14 @@ def model_of(recorded: Recorded, stages: int, seconds: Seconds, room: Room | Non
     sizes = {name: _variable_nbytes(step.nodes[name]) for name in (*recorded.variables, *recorded.slots)}
     for name, size in sizes.items():
         (states if name in recorded.slots else variables)[numbers[name]] += size
-    parts = zip(times, kept, arriving, variables, states, strict=True)
-    found = [Stage(forward, back, *nbytes) for (forward, back), *nbytes in parts]
-    return Model(tuple(found), update, max((sizes[name] for name in recorded.variables), default=0))
+    found = [
+        Stage(
+            times["forward"][i], times["backward"][i], kept[i], arriving[i], variables[i], states[i],
+            times["weights"][i], times["update"][i],
+        )
+        for i in range(stages)
+    ]  # fmt: skip
+    return Model(tuple(found), max((sizes[name] for name in recorded.variables), default=0))
 
 
 def _crossings(

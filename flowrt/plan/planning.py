@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -42,8 +43,17 @@ Play: TypeAlias = Callable[[Choice], tuple[tuple[ClassProgram, ...], Played]]
 """Lowers a step under a choice, and plays it."""
 
 
+class Slower(NamedTuple):
+    """A choice that was not played, as it takes ``seconds`` at least."""
+
+    choice: Choice
+    seconds: float
+
+
 class Planned(NamedTuple):
-    """The candidates that fit, fastest first; those that do not; and what could not be lowered, with why."""
+    """The candidates that fit, fastest first; those that do not; and what could not be lowered, with why.
+    Those that are ``slower`` than the best one for certain were not played.
+    """
 
     candidates: tuple[Candidate, ...]
     too_large: tuple[Estimate | Candidate, ...]
@@ -52,6 +62,7 @@ class Planned(NamedTuple):
     """The number of choices that fit by their estimates, of which the candidates were played; 0 without
     a search.
     """
+    slower: tuple[Slower, ...] = ()
 
     @property
     def best(self) -> Candidate:
@@ -67,8 +78,11 @@ def plan_on(
     fixed: Mapping[str, int] = {},
     count: int = REPLAYED,
     cut_to_fit: Callable[[Choice], Model] | None = None,
+    least: Callable[[Choice], float] = lambda choice: 0.0,
 ) -> Planned:
     """The ``count`` choices with the best estimates, played; fewer if that takes longer than `PLAYING_S`.
+    ``least``: the seconds that a choice takes at least; it is not played if another one was that does not
+    take longer.
 
     Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
     """
@@ -76,17 +90,25 @@ def plan_on(
     candidates: list[Candidate] = []
     too_large: list[Estimate | Candidate] = list(found.too_large)
     refused: list[tuple[Choice, str]] = []
-    end = time.monotonic() + PLAYING_S
+    slower: list[Slower] = []
+    best, end = math.inf, time.monotonic() + PLAYING_S
     for estimate in _distinct(found.fitting):
-        if len(candidates) == count or (candidates and time.monotonic() > end):
+        if len(candidates) + len(slower) == count or (candidates and time.monotonic() > end):
             break
+        if (seconds := least(estimate.choice)) >= best:
+            slower.append(Slower(estimate.choice, seconds))
+            continue
         try:
             programs, played = play(estimate.choice)
         except (InvalidArgumentError, UnimplementedError) as error:
             refused.append((estimate.choice, _first_line(error)))
             continue
         candidate = Candidate(estimate, programs, played)
-        (candidates if candidate.nbytes <= machine.memory else too_large).append(candidate)
+        if candidate.nbytes > machine.memory:
+            too_large.append(candidate)
+            continue
+        candidates.append(candidate)
+        best = min(best, candidate.seconds)
     if not candidates:
         why = f"; {refused[0][1]}" if refused else ""
         raise InvalidArgumentError(
@@ -94,7 +116,7 @@ def plan_on(
             f"got {len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
         )
     candidates.sort(key=lambda candidate: candidate.seconds)
-    return Planned(tuple(candidates), tuple(too_large), tuple(refused), len(found.fitting))
+    return Planned(tuple(candidates), tuple(too_large), tuple(refused), len(found.fitting), tuple(slower))
 
 
 def _distinct(estimates: Sequence[Estimate]) -> list[Estimate]:

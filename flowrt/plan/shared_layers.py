@@ -15,6 +15,7 @@ from flowrt.plan.layouts.chosen_layouts import Seeds, layouts_of, propagated, se
 from flowrt.plan.layouts.layout_choices import Choice, Part, parts_of
 from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, cost_of
 from flowrt.plan.layouts.layout_search import cheapest_choices
+from flowrt.plan.model import Seconds
 from flowrt.plan.stage_search import Shared
 from flowrt.plan.step.costs import ELEMENTS, Demand, Rates, nbytes_of
 from flowrt.plan.step.fewer_blocks import EqualBlocks, FewerBlocks
@@ -26,13 +27,16 @@ SEARCHED = 4
 
 @final
 class SharedLayers:
-    """The layouts with which devices of a host of ``cluster`` share the layers of ``recorded``."""
+    """The layouts with which devices of a host of ``cluster`` share the layers of ``recorded``, which has
+    equal ``blocks``. They are found by ``rates``; ``took`` has what operations take when all is compiled.
+    """
 
-    def __init__(self, recorded: Recorded, cluster: Cluster, rates: Rates) -> None:
-        inside = _inside(cluster)
+    def __init__(
+        self, recorded: Recorded, blocks: EqualBlocks, cluster: Cluster, rates: Rates, took: Seconds
+    ) -> None:
+        inside, self._took = _inside(cluster), took
         self._prices = Prices(node_seconds(rates), lambda axes: inside)
         self._samples = recorded.samples
-        blocks = EqualBlocks(recorded.step(has_parts=False))
         self._few = blocks.fewer(SEARCHED)
         self._more = blocks.fewer(self._few.blocks + 1)
         """The step with one block more, which shows the cost of a block."""
@@ -63,8 +67,21 @@ class SharedLayers:
 
     def _of(self, part: FewerBlocks, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
         seeds = {name: entries for name, entries in layouts.items() if name in part.step.nodes}
-        cost = cost_of(propagated(part.step, mesh, Seeds(seeds, {}, None)), self._prices)
+        found = propagated(part.step, mesh, Seeds(seeds, {}, None))
+        cost = cost_of(found, self._prices._replace(node=self._compiled(found.subgraph)))
         return _Summed(cost.computing, cost.moving, cost.state_bytes)
+
+    def _compiled(self, step: Subgraph) -> NodeSeconds:
+        """What a device takes for its part of a node of ``step``: as much less than when it is compiled for
+        one device, as by rates.
+        """
+
+        def seconds(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> float:
+            whole = self._prices.node(node, [step.spec(ref) for ref in node.inputs], node.outputs)
+            share = self._prices.node(node, inputs, outputs) / whole if whole else 0.0
+            return self._took(step, node).seconds(share)
+
+        return seconds
 
 
 class _Summed(NamedTuple):

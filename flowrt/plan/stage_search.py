@@ -9,8 +9,9 @@ and played, and the first of these is taken:
     layers      what `layout_search` found for a number of devices that share them
     memory      states in their parts, and activations of the micro-batches in flight
 
-An estimate leaves out what overlaps and what waits; the replay has both. The search is that of Alpa (Zheng et
-al. 2022), with the sends between stages.
+An estimate leaves out what overlaps and what waits; the replay has both. A choice that takes longer than one
+that was played, even if it waits for no message (`least_seconds`), is not played. The search is that of Alpa
+(Zheng et al. 2022), with the sends between stages.
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ def estimate(choice: Choice, model: Model, shared: Shared, machine: Machine, sam
     gradients = sum(machine.collective(kind, choice.dp, choice.tp, variables)
                     for kind in GRADIENT_MESSAGES[choice.sharding]) if choice.dp > 1 else 0.0  # fmt: skip
     layers = shared.seconds(samples // choice.dp) / choice.pp
-    update = model.update.seconds(shared.variables / (choice.dp if choice.sharding else 1)) / choice.pp
+    per_variable = shared.variables / (choice.dp if choice.sharding else 1)
+    update = sum(stage.update.seconds(per_variable) for stage in model.stages) / choice.pp
     parts = {
         "compute": longest * m + update, "bubble": bubble, "gradients": gradients, "layers": layers,
         "sends": hops,
@@ -162,10 +164,15 @@ def estimate(choice: Choice, model: Model, shared: Shared, machine: Machine, sam
 
 
 def _nbytes(choice: Choice, model: Model, shared: Shared) -> int:
-    """The bytes of the device that has most."""
-    parts = {0: (1, 1, 1), 1: (1, 1, choice.dp), 2: (1, choice.dp, choice.dp), 3: (choice.dp,) * 3}[
-        choice.sharding
-    ]
+    """The bytes of the device that has most. If gradients of several turns are added up, they are whole until
+    the last one, and so are variables that were gathered.
+    """
+    has_turns = choice.micro_batches > 1
+    parts = (
+        choice.dp if choice.sharding == 3 else 1,
+        choice.dp if choice.sharding >= 2 and not has_turns else 1,
+        choice.dp if choice.sharding >= 1 else 1,
+    )
     held = _in_flight(choice)
     per_pass = choice.dp * choice.micro_batches
     most = 0.0
@@ -178,7 +185,8 @@ def _nbytes(choice: Choice, model: Model, shared: Shared) -> int:
         if choice.remat:
             activations = held[device] * sum(stage.arriving / per_pass for stage in mine) + max(kept)
         total = variables / parts[0] + variables / parts[1] + states / parts[2] + activations
-        most = max(most, total + (2 * model.largest if choice.sharding == 3 else 0))
+        gathered = 2 * (variables if has_turns else model.largest) if choice.sharding == 3 else 0
+        most = max(most, total + gathered)
     return int(most)
 
 

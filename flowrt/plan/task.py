@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from typing import NamedTuple, final
 
 from flowrt.dtypes import FLOATING
@@ -14,7 +14,9 @@ from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.cluster.host_speed import measure_host
-from flowrt.plan.machine import ClusterMachine, rates_of, took_by
+from flowrt.plan.compiled_costs import CompiledCosts
+from flowrt.plan.least_seconds import least_seconds
+from flowrt.plan.machine import ClusterMachine, rates_of
 from flowrt.plan.model import Model, model_of
 from flowrt.plan.planning import Candidate, Planned, plan_on
 from flowrt.plan.player import Player
@@ -24,9 +26,13 @@ from flowrt.plan.stage_search import REPLAYED, Estimate, Found, Shared, describe
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Costs, demand
 from flowrt.plan.step.device_parts import DevicePart, parts_of
+from flowrt.plan.step.fewer_blocks import EqualBlocks
 from flowrt.plan.step.measure import load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import Recorded
 from flowrt.plan.step.stage_room import room_of
+
+COMPILED = 4
+"""The number of equal blocks that are compiled for estimates."""
 
 LIMIT_OF_CHOICE_S = 3.0
 """Seconds for running the programs of a choice."""
@@ -60,7 +66,7 @@ class Task:
         measured: Measured | None = None,
     ) -> None:
         self.recorded, self.cluster, self.machine = recorded, cluster, ClusterMachine(cluster)
-        self._costs, self._fixed = costs, fixed
+        self._costs, self._fixed, self._is_measured = costs, fixed, measured is not None
         if measured is None:
             self._player = Player(recorded, cluster, lambda _: costs)
         else:
@@ -70,14 +76,23 @@ class Task:
     @paused_collector()
     def model(self, stages: int) -> Model:
         """The model in ``stages``."""
-        return model_of(self.recorded, stages, took_by(self._costs))
+        return model_of(self.recorded, stages, self._took)
 
     @cache  # noqa: B019
     @paused_collector()
     def cut_to_fit(self, choice: Choice) -> Model:
         """The model in the stages of ``choice``, which fit in its memory. Raises as `cut_stages`."""
         room = room_of(self.recorded, choice)
-        return model_of(self.recorded, choice.stages, took_by(self._costs), room)
+        return model_of(self.recorded, choice.stages, self._took, room)
+
+    @cached_property
+    def _blocks(self) -> EqualBlocks:
+        return EqualBlocks(self.recorded.step(has_parts=False))
+
+    @cached_property
+    def _took(self) -> CompiledCosts:
+        """The times of operations, by which choices are estimated."""
+        return CompiledCosts(self._blocks.fewer(COMPILED), self._costs)
 
     @cache  # noqa: B019
     @paused_collector()
@@ -93,7 +108,7 @@ class Task:
         sizes = divisors(math.gcd(most, self.machine.devices)) if given is None else [given]
         found = {1: Shared()} if 1 in sizes else {}
         if sizes != [1]:
-            layers = SharedLayers(self.recorded, self.cluster, self._costs.rates)
+            layers = SharedLayers(self.recorded, self._blocks, self.cluster, self._costs.rates, self._took)
             found |= {size: layers.among(size) for size in sizes if size > 1}
         return {size: way for size, way in found.items() if size in (1, given) or way.layouts}
 
@@ -117,8 +132,14 @@ class Task:
         self._check_batch()
         samples, shared = self.recorded.batch, self.shared()
         return plan_on(
-            self.machine, samples, shared, self.model, self._player, self._fixed, count, self.cut_to_fit
-        )
+            self.machine, samples, shared, self.model, self._player, self._fixed, count, self.cut_to_fit,
+            (lambda choice: 0.0) if self._is_measured else self.least_seconds,
+        )  # fmt: skip
+
+    def least_seconds(self, choice: Choice) -> float:
+        """What a step takes at least under ``choice``, which `planned` found, if costs are those of rates."""
+        model = self.model(choice.stages) if choice.memory is None else self.cut_to_fit(choice)
+        return least_seconds(choice, model, self.shared()[choice.tp], self.recorded.batch)
 
     def given(self, choice: Choice) -> Planned:
         """``choice`` alone, played without a search.

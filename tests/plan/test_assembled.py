@@ -161,3 +161,16 @@ def test_a_part_of_all_turns_cannot_be_made_of_few() -> None:
         parts_of(applied(step, choice), turns=few_turns(6))
     found, _ = Player(step, this_host(1, DEVICE), lambda parts: COSTS)(choice)
     assert found == tuple(class_program(part, COSTS, frozenset(step.variables)) for part in whole)
+
+
+def test_a_collective_that_would_end_before_it_begins() -> None:
+    """The gradients of both stages of a device are in one bucket, which is complete with the last of them."""
+    choice = Choice(dp=2, pp=2, micro_batches=48, schedule="interleaved", chunks=2)
+    step, turns = applied(mlp(), choice), few_turns(48)
+    assert turns is not None
+    with pytest.raises(UnimplementedError, match="to begin before something waits for it"):
+        programs_of(parts_of(step, turns=turns), choice)
+    programs, _ = Player(mlp(), this_host(4, DEVICE), lambda parts: COSTS)(choice)
+    assert [len(program.works) for program in programs] == [
+        len(class_program(part, COSTS, frozenset()).works) for part in parts_of(step)
+    ]

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.graph.node import Subgraph
+from flowrt.graph.node import Node, Subgraph
 from flowrt.plan import shared_layers
 from flowrt.plan.cluster.cluster_file import Cluster, DeviceKind, this_host
-from flowrt.plan.step.costs import Rates, signature
+from flowrt.plan.model import Took
+from flowrt.plan.step.costs import Costs, Rates, signature
 from flowrt.plan.step.fewer_blocks import EqualBlocks
 from flowrt.plan.step.recorded import Recorded, RecordingStrategy
 from flowrt.viz.compile_request import compile_request
@@ -82,12 +83,17 @@ def host(devices: int) -> Cluster:
 RATES = Rates({"float32": 1e7}, 1e9)
 
 
+def took(step: Subgraph, node: Node) -> Took:
+    return Took(Costs(RATES)(step, node))
+
+
 @pytest.mark.parametrize("tp", [2, 4])
 def test_what_few_blocks_cost_is_what_all_cost(tp: int, monkeypatch: pytest.MonkeyPatch) -> None:
     step, cluster = recorded(10), host(4)
-    few = shared_layers.SharedLayers(step, cluster, RATES).among(tp)
+    blocks = EqualBlocks(step.step(has_parts=False))
+    few = shared_layers.SharedLayers(step, blocks, cluster, RATES, took).among(tp)
     monkeypatch.setattr(shared_layers, "SEARCHED", 100)
-    whole = shared_layers.SharedLayers(step, cluster, RATES).among(tp)
+    whole = shared_layers.SharedLayers(step, blocks, cluster, RATES, took).among(tp)
     assert dict(few.layouts) == dict(whole.layouts)
     assert few[1:4] == pytest.approx(whole[1:4], rel=1e-12)
     assert few.seconds(5) == pytest.approx(whole.seconds(5), rel=1e-12)
@@ -95,7 +101,9 @@ def test_what_few_blocks_cost_is_what_all_cost(tp: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("batch", [8, 65536])  # of many samples it takes less to share the batch
 def test_layers_have_columns_and_rows_in_parts(batch: int) -> None:
-    layers = shared_layers.SharedLayers(recorded(10, batch=batch), host(4), RATES)
+    step = recorded(10, batch=batch)
+    blocks = EqualBlocks(step.step(has_parts=False))
+    layers = shared_layers.SharedLayers(step, blocks, host(4), RATES, took)
     found = dict(layers.among(2).layouts)
     for layer in range(10):
         assert found[f"up{layer}/kernel"] == (None, "tp")

@@ -38,7 +38,7 @@ def model(stages: int) -> Model:
     layers = 64 // stages
     passes = Took(layers * SAMPLES), Took(2 * layers * SAMPLES)
     each = Stage(*passes, layers * SAMPLES * 100, SAMPLES, layers * 1000, layers * 2000)
-    return Model((each,) * stages, Took(), 1000)
+    return Model((each,) * stages, 1000)
 
 
 WHOLE = {1: Shared()}
@@ -77,6 +77,18 @@ def test_fewer_bytes_of_a_device_need_more_sharding() -> None:
     kept = 64 * 100 * SAMPLES // 4
     assert sizes[:3] == [2 * variables + states + kept, 2 * variables + states // 4 + kept,
                          variables + (variables + states) // 4 + kept]  # fmt: skip
+
+
+def test_gradients_of_turns_are_added_up_whole() -> None:
+    """And what is gathered for the first turn stays for the others."""
+    sizes = [
+        estimate(Choice(dp=4, sharding=s, micro_batches=2), model(1), Shared(), Machine(4), SAMPLES).nbytes
+        for s in range(4)
+    ]
+    variables, states, kept = 64_000, 128_000, 64 * 100 * SAMPLES // 8
+    part = (variables + states) // 4
+    assert sizes == [2 * variables + states + kept, 2 * variables + states // 4 + kept,
+                     2 * variables + states // 4 + kept, 3 * variables + part + kept]  # fmt: skip
 
 
 def test_where_bytes_are_dear_devices_do_not_share_the_batch() -> None:

@@ -95,7 +95,8 @@ def assembled(
     of ``schedule``. ``trainable``: the names of variables that are weights.
 
     Raises `UnimplementedError` for a part in which the nodes of an action are not all together, several turns
-    are computed together, or messages have the names of no turn.
+    are computed together, messages have the names of no turn, or a collective ends before it begins in the
+    order of all turns.
     """
     lines = [_Line(part, seconds, turns) for part in parts]
     senders = {tag: action for line in lines for tag, action in line.senders()}
@@ -150,7 +151,12 @@ class _Line:
             "activations": _most(piece.buffers for piece in pieces) + memory.nbytes - memory.lower_bound,
             "received": _most(piece.received for piece in pieces),
         }
-        return ClassProgram(self._part.position, works_of(entries), sum(held.values()), held)
+        try:
+            works = works_of(entries)
+        except KeyError as error:
+            what = f"expected {error} to begin before something waits for it; it does not"
+            raise UnimplementedError(f"plan: {what}") from error
+        return ClassProgram(self._part.position, works, sum(held.values()), held)
 
     def _in_order(
         self, schedule: Schedule, senders: Mapping[str, Action]

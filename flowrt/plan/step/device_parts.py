@@ -99,6 +99,11 @@ def parts_of(
     ]
 
 
+def part_alone(step: Subgraph) -> DevicePart:
+    """The part of one device that has all of ``step``, with static shapes, whatever layouts it has."""
+    return _part(NO_MESH, 0, 0, step, {}, CompileOptions([HERE], loops=loop_compilers([HERE])))
+
+
 def space_of(mesh: Mesh) -> dict[str, int]:
     """The sizes of the axes of a position, by name."""
     return {axis.name: axis.size for axis in mesh.axes if not axis.is_time}

@@ -9,7 +9,7 @@ others. Gradients of a tensor are added up before anything else where all of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import final
 
 from flowrt.dtypes import resource, variant
@@ -40,6 +40,18 @@ def backward_nodes(subgraph: Subgraph) -> set[str]:
     for node in subgraph:
         if FORWARD in node.attrs or not found.isdisjoint(node.predecessors):
             found.add(node.name)
+    return found
+
+
+def awaited_before(subgraph: Subgraph, backward: Collection[str], stages: Mapping[str, int]) -> set[str]:
+    """The nodes of ``backward`` that the backward passes of earlier stages wait for."""
+    consumers = subgraph.consumers()
+    found: set[str] = set()
+    for node in reversed(list(subgraph)):
+        if node.name in backward:
+            readers = [name for name in consumers[node.name] if name in backward]
+            if any(stages[name] < stages[node.name] or name in found for name in readers):
+                found.add(node.name)
     return found
 
 

@@ -35,7 +35,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.collective.collectives import COLLECTIVES
 from flowrt.graph.ops.text.python_calls import no_op
-from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes
+from flowrt.graph.passes.layouts.stages.assign_stages import awaited_before, backward_nodes
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.placement.partition import tag
 from flowrt.graph.passes.prepare.fed_nodes import fed_nodes
@@ -113,12 +113,7 @@ def _kinds(layouts: Layouts, once: set[str]) -> dict[str, Kind]:
     backward = backward_nodes(step) - once
     if not schedule.split:
         return dict.fromkeys(backward, "B")
-    consumers = step.consumers()
-    wanted: set[str] = set()
-    for node in reversed(list(step)):
-        readers = backward.intersection(consumers[node.name])
-        if any(stages[name] < stages[node.name] or name in wanted for name in readers):
-            wanted.add(node.name)
+    wanted = awaited_before(step, backward, stages)
     return {name: "I" if name in wanted else "W" for name in backward}
 
 
