@@ -14,8 +14,8 @@ from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.step_times import Played
 from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
 
-PLAYING_S = 20.0
-"""Seconds after which no further choice is played, once there is one."""
+SEARCH_S = 20.0
+"""Seconds of a search: once a choice was played, no further one is that would end later."""
 
 
 class Candidate(NamedTuple):
@@ -79,21 +79,24 @@ def plan_on(
     count: int = REPLAYED,
     cut_to_fit: Callable[[Choice], Model] | None = None,
     least: Callable[[Choice], float] = lambda choice: 0.0,
+    began: float | None = None,
 ) -> Planned:
-    """The ``count`` choices with the best estimates, played; fewer if that takes longer than `PLAYING_S`.
-    ``least``: the seconds that a choice takes at least; it is not played if another one was that does not
-    take longer.
+    """The ``count`` choices with the best estimates, played; fewer if that takes longer than `SEARCH_S` since
+    it ``began``, on the monotonic clock: now by default. ``least``: the seconds that a choice takes at least;
+    it is not played if another one was that does not take longer.
 
     Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
     """
+    end = (time.monotonic() if began is None else began) + SEARCH_S
     found = search(machine, samples, shared, model, fixed, cut_to_fit)
     candidates: list[Candidate] = []
     too_large: list[Estimate | Candidate] = list(found.too_large)
     refused: list[tuple[Choice, str]] = []
     slower: list[Slower] = []
-    best, end = math.inf, time.monotonic() + PLAYING_S
+    best, took = math.inf, 0.0
     for estimate in _distinct(found.fitting):
-        if len(candidates) + len(slower) == count or (candidates and time.monotonic() > end):
+        start = time.monotonic()
+        if len(candidates) + len(slower) == count or (candidates and start + took > end):
             break
         if (seconds := least(estimate.choice)) >= best:
             slower.append(Slower(estimate.choice, seconds))
@@ -103,7 +106,7 @@ def plan_on(
         except (InvalidArgumentError, UnimplementedError) as error:
             refused.append((estimate.choice, _first_line(error)))
             continue
-        candidate = Candidate(estimate, programs, played)
+        candidate, took = Candidate(estimate, programs, played), time.monotonic() - start
         if candidate.nbytes > machine.memory:
             too_large.append(candidate)
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
@@ -129,11 +130,12 @@ class Task:
 
     def planned(self, count: int = REPLAYED) -> Planned:
         """The best ``count`` choices, played. Raises as `plan_on`."""
+        began = time.monotonic()
         self._check_batch()
         samples, shared = self.recorded.batch, self.shared()
         return plan_on(
             self.machine, samples, shared, self.model, self._player, self._fixed, count, self.cut_to_fit,
-            (lambda choice: 0.0) if self._is_measured else self.least_seconds,
+            (lambda choice: 0.0) if self._is_measured else self.least_seconds, began,
         )  # fmt: skip
 
     def least_seconds(self, choice: Choice) -> float:

@@ -135,8 +135,7 @@ class _Reduction:
         gain = own[:, None] - own[None, :]
         """The least that choosing the second instead of the first saves."""
         for table in self.around[i].values():
-            for a, row in enumerate(table):
-                gain[a] += (row - table).min(1)
+            gain += (table[:, None] - table[None]).min(2)
         kept = np.ones(len(own), bool)
         for a in reversed(range(len(own))):
             better = gain[a] >= 0

@@ -176,6 +176,8 @@ class Redistribution:
         self.moves: list[Move] = []
         self._known_cuts: dict[tuple[tuple[int, ...], bool, Layout, tuple[int, ...]], list[_Cut]] = {}
         self._absent: dict[tuple[str, TensorSpec], str] = {}
+        self._elsewhere: dict[tuple[Layout, int, tuple[int, ...], DType], dict[Coordinate, Ref]] = {}
+        """Parts of coordinates without operations: the same for each layer of a model."""
         """The node in place of all tensors of a type on a device without operations."""
         self.read_elsewhere: list[str] = []
         """Readers on other coordinates, of which there are no operations otherwise."""
@@ -245,8 +247,13 @@ class Redistribution:
         result: dict[Coordinate, Ref] = {}
         groups = self._groups_along(step)
         cuts = zip(self._cuts(step, before, shape), self._cuts(step, after, shape), strict=True)
+        like = next(iter(refs.values()))
+        absent = self._elsewhere.setdefault((before, position, shape, self._spec(like).dtype), {})
         for group, ((starts, _), (ends, text)) in zip(groups, cuts, strict=True):
-            inputs = tuple(refs.get(c) or self._elsewhere(c, before, position, shape, refs) for c in group)
+            for at in group:
+                if at not in refs and at not in absent:
+                    absent[at] = self._absent_part(at, before, position, shape, like)
+            inputs = tuple([refs.get(at) or absent[at] for at in group])
             key = (inputs, text)
             if key not in made:
                 devices = [self._mesh.device(c, position) for c in group]
@@ -285,11 +292,10 @@ class Redistribution:
             self._known_cuts[key] = [_Cut(each, str(each)) for each in parts]
         return self._known_cuts[key]
 
-    def _elsewhere(
-        self, at: Coordinate, layout: Layout, position: int, shape: tuple[int, ...], refs: Refs
+    def _absent_part(
+        self, at: Coordinate, layout: Layout, position: int, shape: tuple[int, ...], like: Ref
     ) -> Ref:
         """The part of a coordinate without operations, of which only place and size are known."""
-        like = next(iter(refs.values()))
         cut = any(isinstance(placement, Shard) for placement in layout.placements)
         spec = TensorSpec(self._spec(like).dtype, layout.local_shape(shape, at) if cut else shape)
         device = self._mesh.device(at, position)
