@@ -72,8 +72,8 @@ class SharedLayers:
         return _Summed(cost.computing, cost.moving, cost.state_bytes)
 
     def _compiled(self, step: Subgraph) -> NodeSeconds:
-        """What a device takes for its part of a node of ``step``: as much less than when it is compiled for
-        one device, as by rates.
+        """The seconds of a device for its part of a node of ``step``: the same share of those in a program
+        for one device as by rates.
         """
 
         def seconds(node: Node, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> float:

@@ -139,7 +139,7 @@ class Task:
         )  # fmt: skip
 
     def least_seconds(self, choice: Choice) -> float:
-        """What a step takes at least under ``choice``, which `planned` found, if costs are those of rates."""
+        """The seconds that a step takes at least under ``choice``, one of those that are searched."""
         model = self.model(choice.stages) if choice.memory is None else self.cut_to_fit(choice)
         return least_seconds(choice, model, self.shared()[choice.tp], self.recorded.batch)
 
