@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from flowrt.graph.pipeline.replay import replay
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import Times
+from flowrt.plan import planning
 from flowrt.plan.choice import Choice
 from flowrt.plan.cluster.cluster_file import DeviceKind, this_host
 from flowrt.plan.compiled_costs import CompiledCosts
@@ -25,13 +27,18 @@ from tests.plan import test_assembled, test_fewer_blocks
 
 DTYPES = ("float32", "float64")
 DEVICE = DeviceKind("device", dict.fromkeys(DTYPES, 1e8), 1 << 30, 1e8, dict.fromkeys(DTYPES, 1.0))
-NETS = {"mlp": test_assembled.mlp, "layers": lambda: test_fewer_blocks.recorded(10, batch=512)}
+NETS = {"mlp": test_assembled.mlp, "layers": lambda: test_fewer_blocks.recorded(10, batch=64)}
 
 
 @cache
 def task(net: str) -> Task:
     recorded, cluster = NETS[net](), this_host(4, DEVICE)
     return Task(recorded, cluster, costs_of(recorded, cluster))
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "SEARCH_S", math.inf)
 
 
 @cache
