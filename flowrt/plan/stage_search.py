@@ -194,7 +194,7 @@ def _in_flight(choice: Choice) -> list[float]:
     """The micro-batches of which each device holds activations at a time."""
     if choice.pp == 1:
         return [1.0]
-    rows = min(choice.micro_batches, 2 * choice.pp * choice.chunks)  # more do not hold more
+    rows = min(choice.micro_batches, 2 * choice.pp)  # more do not hold more
     rows -= rows % choice.pp if choice.chunks > 1 else 0
     return _peaks(choice.schedule, choice.pp, rows, choice.chunks)
 

@@ -23,7 +23,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.iterators import iterator_get_next_op
-from flowrt.graph.passes.layouts.stages.cut_stages import Room, cut_stages
+from flowrt.graph.passes.layouts.stages.cut_stages import Room, Uncut
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.precision import Precision
@@ -137,11 +137,11 @@ class Recorded:
         return prune(redirect(self._extracted, brought))
 
     @cached_property
-    def _whole_graph(self) -> Subgraph:
-        return whole_graph(self._request.graph)
+    def _uncut(self) -> Uncut:
+        return Uncut(whole_graph(self._request.graph))
 
     def _numbered(self, step: Subgraph, stages: int, room: Room | None) -> Subgraph:
-        found = cut_stages(self._whole_graph, stages, room)
+        found = self._uncut.cut(stages, room)
         return step.mapped(lambda node: _at_stage(node, found.get(node.name)))
 
 

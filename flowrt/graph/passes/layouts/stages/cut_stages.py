@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -59,19 +59,34 @@ def cut_stages(step: Subgraph, count: int, room: Room | None = None) -> dict[str
     Raises `InvalidArgumentError` if there are fewer operations with a cost than stages, and
     `ResourceExhaustedError` if no stages fit.
     """
-    chosen = nodes_of_batch(step) - backward_nodes(step) - _of_writes(step)
-    nodes = [node for node in step if node.name in chosen and _is_computed(node)]
-    costs = np.array([_cost(step, node) * PASSES for node in nodes])
-    total, crossing = np.concatenate([[0.0], np.cumsum(costs)]), _crossing(nodes)
-    ends = _cuts(total, crossing * COST_OF_BYTE, count)
-    if np.count_nonzero(costs) < count or not ends:
-        raise InvalidArgumentError(
-            f"pipeline: expected operations for {count} stages; got {np.count_nonzero(costs)} of which the "
-            "time is known, or fewer places where no list of tensors crosses from one stage to the next"
-        )
-    if room is not None:
-        ends = _fitting(ends, total, crossing, room, _Kept.of(step, nodes, dict(room.variables)))
-    return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
+    return Uncut(step).cut(count, room)
+
+
+@final
+class Uncut:
+    """The operations of the forward pass of ``step``, which can be cut into stages: see `cut_stages`."""
+
+    def __init__(self, step: Subgraph) -> None:
+        chosen = nodes_of_batch(step) - backward_nodes(step) - _of_writes(step)
+        self._step = step
+        self._nodes = [node for node in step if node.name in chosen and _is_computed(node)]
+        self._costs = np.array([_cost(step, node) * PASSES for node in self._nodes])
+        self._total = np.concatenate([[0.0], np.cumsum(self._costs)])
+        self._crossing = _crossing(self._nodes)
+
+    def cut(self, count: int, room: Room | None = None) -> dict[str, int]:
+        """The stage of each operation, of ``count``."""
+        known, nodes = np.count_nonzero(self._costs), self._nodes
+        ends = _cuts(self._total, self._crossing * COST_OF_BYTE, count)
+        if known < count or not ends:
+            raise InvalidArgumentError(
+                f"pipeline: expected operations for {count} stages; got {known} of which the time is known, "
+                "or fewer places where no list of tensors crosses from one stage to the next"
+            )
+        if room is not None:
+            kept = _Kept.of(self._step, nodes, dict(room.variables))
+            ends = _fitting(ends, self._total, self._crossing, room, kept)
+        return {node.name: stage for stage, (a, b) in enumerate(_pairs(ends)) for node in nodes[a:b]}
 
 
 def _pairs(ends: Sequence[int]) -> list[tuple[int, int]]:
