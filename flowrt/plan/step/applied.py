@@ -20,6 +20,7 @@ from flowrt.graph.layouts.attributes import (
 )
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.layouts.stages.assign_stages import assign_stages
 from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.prepare.prune import prune, redirect
@@ -27,6 +28,9 @@ from flowrt.plan.choice import Choice
 from flowrt.plan.step.recorded import NARROW, Recorded, gradients_of
 from flowrt.plan.step.stage_room import room_of
 from flowrt.variables.distribution_context import unopened_strategies
+
+MADE = "_gradients_made"
+"""The node that waits for all gradients, behind which those come that are to be reduced last."""
 
 KEPT = (STAGE, FORWARD)
 """The attributes that are the recorded step's own."""
@@ -50,7 +54,13 @@ def applied(recorded: Recorded, choice: Choice) -> Subgraph:
 def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> Subgraph:
     """``step`` as ``strategy`` marks it."""
     marks = Marks(recorded, step, strategy, stages)
-    return prune(redirect(step, marks.whole)).mapped(marks)
+    marked = prune(redirect(step, marks.whole)).mapped(marks)
+    nodes: dict[str, Node] = {}
+    for node in marked:
+        if MADE in node.controls and MADE not in nodes:
+            nodes[MADE] = node.beside(MADE, no_op, controls=marks.producers)
+        nodes[node.name] = node
+    return marked.replace(nodes=nodes)
 
 
 @final
@@ -71,7 +81,7 @@ class Marks:
                       if UNIT not in self._variables[name]}  # fmt: skip
         """The nodes that bring gradients to parts of variables without any, with the gradients themselves."""
         self._of_gradient = {node.name: self._variables[name] for node, name in in_parts}
-        self._producers = tuple(dict.fromkeys(node.inputs[0][0] for node, _ in in_parts))
+        self.producers = tuple(dict.fromkeys(node.inputs[0][0] for node, _ in in_parts))
 
     def __call__(self, node: Node) -> Node:
         attrs = {key: value for key, value in node.attrs.items() if key not in ATTRIBUTES or key in KEPT}
@@ -83,7 +93,7 @@ class Marks:
         elif node.name in self._of_gradient:
             variable = self._of_gradient[node.name]
             attrs |= attributes_of_gradient(variable)
-            controls = (*controls, *self._producers) if LAST in variable else controls
+            controls = (*controls, MADE) if LAST in variable else controls
         elif MESH in node.attrs:
             attrs |= self._extended.attributes_of_input()
         if node.op.effect is Effect.HANDLE and node.name in self._numbers:
