@@ -112,7 +112,7 @@ class OnnxModel:
         if array.dtype != wanted:
             raise InvalidArgumentError(f"input {name!r}: expected {wanted}; got {array.dtype}")
         if kind.tensor_type.HasField("shape"):
-            dims = [d.dim_value if d.HasField("dim_value") else None for d in kind.tensor_type.shape.dim]
+            dims = _sizes(kind)
             fits = len(dims) == array.ndim and all(
                 d in (None, size) for d, size in zip(dims, array.shape, strict=True)
             )
@@ -184,10 +184,15 @@ def _declared(name: str, kind: Any) -> Any:
     """A placeholder of the type that the model declares for an input."""
     if not kind.HasField("tensor_type"):
         raise UnimplementedError(f"input {name!r}: expected a tensor; got a sequence or an optional")
-    sizes = [each.dim_value if each.HasField("dim_value") else None for each in kind.tensor_type.shape.dim]
     dtype = tf.as_dtype(dtype_of_element(kind.tensor_type.elem_type))
-    shape = sizes if kind.tensor_type.HasField("shape") else None
+    shape = _sizes(kind) if kind.tensor_type.HasField("shape") else None
     return tf.placeholder(dtype, shape, name=as_name(name))
+
+
+def _sizes(kind: Any) -> list[int | None]:
+    """The declared sizes of a tensor's dimensions; some exporters write -1 for one that is not known."""
+    dims = kind.tensor_type.shape.dim
+    return [d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in dims]
 
 
 def _signature(name: str, value: Any, by_value: bool) -> Any:

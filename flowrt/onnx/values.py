@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.errors import OpError, ResourceExhaustedError, UnimplementedError
+from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.onnx.surface import tf
@@ -83,14 +84,16 @@ def dtype_of(value: Value) -> np.dtype[Any]:
 
 
 def ancestors_of(tensor: Any) -> set[str]:
-    """The names of all operations that ``tensor`` depends on."""
+    """The names of all operations that ``tensor`` depends on, those outside of its function included."""
     found: set[str] = set()
-    stack = [tensor.op]
+    stack = [tensor]
     while stack:
-        op = stack.pop()
-        if op.name not in found:
-            found.add(op.name)
-            stack += [each.op for each in op.inputs]
+        each = stack.pop()
+        if each.op.name not in found:
+            found.add(each.op.name)
+            stack += each.op.inputs
+            if isinstance(each.graph, FuncGraph):
+                stack += [outer for outer, inner in each.graph.captures.items() if inner is each]
     return found
 
 

@@ -257,3 +257,45 @@ def test_wild_sizes_take_no_memory(nodes: list[Any], shape: list[int]) -> None:
     proto = helper.make_model(helper.make_graph(nodes, "g", [x], outputs, [scales]))
     with pytest.raises(OpError, match=r"at most 268,435,456 elements; got \["):
         load(proto).as_graph_model()
+
+
+def test_a_size_of_minus_one_is_not_known() -> None:
+    model = model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [-1, 2])], [info("y", [-1, 2])])
+    assert load(model).run([-np.ones([3, 2], np.float32)])["y"].shape == (3, 2)
+    assert load(model).as_graph_model().inputs["x"].shape.as_list() == [None, 2]
+
+
+def branches_for_two_shapes(outer: bool) -> Any:
+    """A product by one of two matrices, of which one fits, as ``rate`` says; in an If around it, perhaps."""
+
+    def branch(weights: str) -> Any:
+        return helper.make_graph([helper.make_node("MatMul", ["x", weights], ["z"])], "b", [], [info("z", None)])
+
+    fits = helper.make_node("If", ["is_fast"], ["y"], then_branch=branch("w"), else_branch=branch("v"))
+    node = fits
+    if outer:
+        inner = helper.make_graph([fits], "i", [], [info("y", None)])
+        node = helper.make_node("If", ["is_big"], ["y"], then_branch=inner, else_branch=branch("w"))
+    nodes = [
+        helper.make_node("Equal", ["rate", "fast"], ["is_fast"]),
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["is_big"]),
+        node,
+    ]
+    inputs = [info("x", [None, None]), info("rate", [], TensorProto.INT64)]
+    return model_of(
+        nodes, inputs, [info("y", None)], w=np.ones([4, 3], np.float32), v=np.ones([2, 3], np.float32),
+        fast=np.array(16), zero=np.array(0, np.float32),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("outer", [False, True])
+def test_a_branch_for_other_shapes_that_is_not_taken(outer: bool) -> None:
+    model = load(branches_for_two_shapes(outer))
+    x = np.ones([1, 4], np.float32)
+    for _ in range(2):
+        assert model.run([x, np.array(16)])["y"].tolist() == [[4.0] * 3]
+    if not outer:
+        assert model.run([x[:, :2], np.array(8)])["y"].tolist() == [[2.0] * 3]
+    with pytest.raises(OpError, match=r"MatMul.*expected a \[m, k\] and b \[k, n\]"):
+        model.run([x, np.array(8)])

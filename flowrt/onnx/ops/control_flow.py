@@ -7,11 +7,22 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.onnx.node import Node
 from flowrt.onnx.proto import dtype_of as dtype_of_element
 from flowrt.onnx.registry import handles
 from flowrt.onnx.surface import tf
-from flowrt.onnx.values import Value, axis_of, dtype_of, has_static_shape, is_known, rank_of, shape_of, tensor
+from flowrt.onnx.values import (
+    NeedsValueError,
+    Value,
+    axis_of,
+    dtype_of,
+    has_static_shape,
+    is_known,
+    rank_of,
+    shape_of,
+    tensor,
+)
 
 MAX_UNROLLED = 64
 """The number of iterations, if it is known, up to which a loop is unrolled."""
@@ -25,7 +36,12 @@ def if_(node: Node, condition: Value) -> Any:
 
     def build(index: int) -> Any:
         def branch() -> list[Any]:
-            found = node.scope.inner().run(branches[index], {})
+            try:
+                found = node.scope.inner().run(branches[index], {})
+            except NeedsValueError:
+                raise
+            except (InvalidArgumentError, UnimplementedError) as error:  # it may be for other shapes
+                raise NeedsValueError(f"a branch cannot be built: {error}", condition) from error
             if any(each is None or isinstance(each, list) for each in found):
                 node.known(condition, "a condition of branches with sequences or optionals")
             return [tensor(each) for each in found]

@@ -78,7 +78,8 @@ def convolve(
         return tf.squeeze(found, [2])
     if spatial not in FORMATS:
         raise NotImplementedError(f"a convolution over {spatial} dimensions")
-    if groups > 1 and (spatial == 3 or shape_of(w)[1] == 1):
+    is_depthwise = spatial == 2 and shape_of(w)[1] == 1 and len(set(strides)) == 1
+    if groups > 1 and (spatial == 3 or is_depthwise):
         return _grouped(x, w, strides, dilations, before, after, groups)
     filters = tf.transpose(w, [*range(2, spatial + 2), 1, 0])
     return _convolution(x, filters, strides, dilations, before, after)
@@ -105,9 +106,8 @@ def _convolution(x: Value, filters: Value, strides: Any, dilations: Any, before:
 def _grouped(x: Value, w: Value, strides: Any, dilations: Any, before: Any, after: Any, groups: int) -> Value:
     """Depthwise, if each group has one channel; otherwise group by group."""
     spatial = rank_of(x) - 2
-    outs, depth = shape_of(w)[:2]
-    same = len(set(strides)) == 1
-    if spatial == 2 and depth == 1 and same:
+    if spatial == 2:
+        outs = shape_of(w)[0]
         filters = tf.reshape(tf.transpose(w, [2, 3, 0, 1]), [*shape_of(w)[2:], groups, outs // groups])
         padding = [[0, 0], [0, 0], *map(list, zip(before, after, strict=True))]
         return tf.nn.depthwise_conv2d(

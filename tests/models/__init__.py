@@ -1,0 +1,5 @@
+"""Public models: they are part of packages, fetched into a cache outside the repository.
+
+fetch              python -m tests.models.fetch: gets the packages
+public             the models of these packages, with inputs
+"""
