@@ -70,5 +70,7 @@ ONNX_MODELS = (
         lambda rng: {"bytes": rng.integers(0, 257, (1, 2048)).astype(np.int32)},
     ),
     PublicModel("nudenet", "320n.onnx", lambda rng: {"images": _picture(rng, 1, 3, 320, 320)}),
-    PublicModel("basic-pitch", "nmp.onnx", lambda rng: {"serving_default_input_2:0": _noise(rng, 1, 43844, 1)}),
+    PublicModel(
+        "basic-pitch", "nmp.onnx", lambda rng: {"serving_default_input_2:0": _noise(rng, 1, 43844, 1)}
+    ),
 )  # fmt: skip

@@ -37,9 +37,7 @@ def test_an_onnx_model_gives_what_onnxruntime_gives(model: PublicModel) -> None:
         np.testing.assert_allclose(found[name], array, RTOL, ATOL, err_msg=name)
 
 
-def test_only_what_has_the_known_sum_is_unpacked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_has_the_known_sum_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWRT_MODELS", str(tmp_path / "cache"))
 
     def downloaded(package: fetch.Package, scratch: Path) -> Path:

@@ -269,7 +269,9 @@ def branches_for_two_shapes(outer: bool) -> Any:
     """A product by one of two matrices, of which one fits, as ``rate`` says; in an If around it, perhaps."""
 
     def branch(weights: str) -> Any:
-        return helper.make_graph([helper.make_node("MatMul", ["x", weights], ["z"])], "b", [], [info("z", None)])
+        return helper.make_graph(
+            [helper.make_node("MatMul", ["x", weights], ["z"])], "b", [], [info("z", None)]
+        )
 
     fits = helper.make_node("If", ["is_fast"], ["y"], then_branch=branch("w"), else_branch=branch("v"))
     node = fits

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
+from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, final
 
 import numpy as np
@@ -32,7 +33,7 @@ from flowrt.device.onednn.onednn import (
     threads_to_use,
 )
 from flowrt.device.stream_executor import ALIGNMENT
-from flowrt.device.workspace import WORKSPACE
+from flowrt.device.workspace import WORKSPACE, new_bytes
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -68,6 +69,8 @@ SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 """DNNL_ARG_*"""
 
 ITEMSIZE = 4
+
+NO_CONSTANTS: Mapping[int, int] = MappingProxyType({})
 
 NORMALIZATION_WORK = 1
 """Work of normalizing an element, as multiplications: threads share arrays from 32 MiB on. They meet several
@@ -423,15 +426,28 @@ class Primitive:
 
 @final
 class Execution:
-    """A primitive with memory objects: for one thread at a time. It keeps no array alive."""
+    """A primitive with memory objects: for one thread at a time. It keeps no array alive.
 
-    def __init__(self, primitive: Primitive) -> None:
+    ``constants`` has the addresses of operands that never change: those of another layout than the primitive
+    requires are copied once, here.
+    """
+
+    def __init__(self, primitive: Primitive, constants: Mapping[int, int] = NO_CONSTANTS) -> None:
         dnnl = library()
         self._primitive = primitive
         self._stream = dnnl.stream()
         self._memories = [dnnl.memory(given.address) for given in primitive.given]
         self._addresses = [0] * len(self._memories)
-        descriptors = [copy.descriptor for copy in primitive.copies]
+        for number, address in constants.items():
+            self.place(number, address)
+        self._laid_out = {
+            copy.operand: self._copied(copy)
+            for copy in primitive.copies
+            if copy.operand in constants and not copy.is_result
+        }
+        """Memory of copied constants, by operand."""
+        self._copies = [copy for copy in primitive.copies if copy.operand not in self._laid_out]
+        descriptors = [copy.descriptor for copy in self._copies]
         if primitive.scratchpad is not None and dnnl.nbytes(primitive.scratchpad):
             descriptors.append(primitive.scratchpad)
         self._inner = [dnnl.memory(descriptor) for descriptor in descriptors]
@@ -444,17 +460,28 @@ class Execution:
         """Primitives to execute with their arguments: copies in, the primitive, copies out."""
         primitive = self._primitive
         used = {o.argument: m for o, m in zip(primitive.operands, self._memories, strict=True)}
-        if len(self._inner) > len(primitive.copies):
+        for number, (memory, _) in self._laid_out.items():
+            used[primitive.operands[number].argument] = memory
+        if len(self._inner) > len(self._copies):
             used[SCRATCHPAD] = self._inner[-1]
         before: list[tuple[Handle, Any]] = []
         after: list[tuple[Handle, Any]] = []
-        for copy, inner in zip(primitive.copies, self._inner, strict=False):
+        for copy, inner in zip(self._copies, self._inner, strict=False):
             outer = self._memories[copy.operand]
             used[primitive.operands[copy.operand].argument] = inner
             ends = (inner, outer) if copy.is_result else (outer, inner)
             step = copy.copies, _arguments({SOURCE: ends[0], TARGET: ends[1]})
             (after if copy.is_result else before).append(step)
         return [*before, (primitive.handle, _arguments(used)), *after]
+
+    def _copied(self, copy: _Copy) -> tuple[Handle, Array]:
+        """A constant operand in the layout that the primitive requires, with its memory."""
+        dnnl = library()
+        memory, array = dnnl.memory(copy.descriptor), new_bytes(dnnl.nbytes(copy.descriptor))
+        dnnl.set_address(memory, array.ctypes.data)
+        arguments = _arguments({SOURCE: self._memories[copy.operand], TARGET: memory})
+        dnnl.execute(copy.copies, self._stream, arguments)
+        return memory, array
 
     def place(self, number: int, address: int) -> None:
         """The array of operand ``number`` is at ``address`` from now on."""

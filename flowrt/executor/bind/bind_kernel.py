@@ -18,6 +18,7 @@ from flowrt.executor.kernels.plain_group import PlainGroup
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
+from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, Ufunc
 
@@ -127,7 +128,8 @@ class KernelBinder:
             return function.bind(inputs, arrays)
         if not self._has_loops:
             return None
-        return self._backend.call(node, arguments, self._specs(node), arrays, self._registers)
+        constants = [i for i, ref in enumerate(node.inputs) if self._subgraph.nodes[ref[0]].op is const]
+        return self._backend.call(node, arguments, self._specs(node), constants, arrays, self._registers)
 
     def _into_registers(self, node: Node, function: Any, arguments: tuple[Any, ...]) -> Action | None:
         """The compiled update, if ``node`` is one; its other loops are compiled here."""

@@ -11,7 +11,7 @@ scalar_code                    scalar operations as code of a control nest
 pool_kernels                   max pooling as compiled loops
 random_kernels                 uniform random numbers by compiled loops
 onednn_kernels                 convolution, pooling, normalization and matrix products by oneDNN
-bound_product                  matrix products by oneDNN, on memory that stays
+bound_primitive                convolutions and matrix products by oneDNN, on memory that stays
 host_kernels                   choice among these for a node on the host
 backend                        `Backend`: what a kind of device does better than the operations' kernels
 device_backends                the backends of the host, CUDA and the null device

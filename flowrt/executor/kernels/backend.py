@@ -13,7 +13,7 @@ each node. For the rest, the operations' own kernels are called with the device'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -46,11 +46,13 @@ class Backend(Protocol):
         node: Node,
         arguments: Sequence[Any],
         specs: Sequence[TensorSpec],
+        constants: Collection[int],
         out: Sequence[Any],
         registers: list[Any],
     ) -> Action | None:
-        """A compiled call of ``node`` on ``arguments``, as its kernel takes them, of inputs with ``specs``,
-        into ``out``, or None. Arguments that are known when it runs are in ``registers``.
+        """A compiled call of ``node`` on ``arguments``, as its kernel takes them, into ``out``, or None. Its
+        inputs have ``specs``; those of the numbers ``constants`` never change. Arguments that are known when
+        it runs are in ``registers``.
         """
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
@@ -94,6 +96,7 @@ class PlainBackend:
         node: Node,
         arguments: Sequence[Any],
         specs: Sequence[TensorSpec],
+        constants: Collection[int],
         out: Sequence[Any],
         registers: list[Any],
     ) -> Action | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -11,7 +11,7 @@ from flowrt.device.workspace import Workspace
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.buffers.buffer_assignment import stand_ins
 from flowrt.executor.kernels.backend import Backend, PlainBackend
-from flowrt.executor.kernels.bound_product import bound_product
+from flowrt.executor.kernels.bound_primitive import bound_primitive
 from flowrt.executor.kernels.cuda_kernel import CudaKernel
 from flowrt.executor.kernels.cuda_update import cuda_update
 from flowrt.executor.kernels.fused_kernel import FusedKernel
@@ -43,10 +43,12 @@ class HostBackend(PlainBackend):
         node: Node,
         arguments: Sequence[Any],
         specs: Sequence[TensorSpec],
+        constants: Collection[int],
         out: Sequence[Any],
         registers: list[Any],
     ) -> Action | None:
-        return small_call(node, arguments, out) or bound_product(node, arguments, specs, out[0], registers)
+        small = small_call(node, arguments, out)
+        return small or bound_primitive(node, arguments, specs, constants, out[0], registers)
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
         return scalar_code(node, reads, out)

@@ -157,6 +157,10 @@ class _Then(NamedTuple):
     operands: tuple[Array, ...] = ()
 
 
+def _nothing(result: Array) -> _Then:
+    return _Then()
+
+
 def _convolve(
     group: Grouping,
     sought: int,
@@ -164,7 +168,7 @@ def _convolve(
     attrs: Mapping[str, Any],
     arguments: Any,
     out: Any,
-    epilogue: Callable[[Array], _Then] = lambda result: _Then(),
+    epilogue: Callable[[Array], _Then] = _nothing,
 ) -> Any:
     """Compute the one of (images, filter, result) at index ``sought`` from the other two. The arguments are
     in this order; in place of images or filter to compute there is their shape. ``epilogue(result)``, with
@@ -173,6 +177,24 @@ def _convolve(
     arrays = [*arguments, None][:3]
     given = arrays[1 if sought == 0 else 0]
     result = arrays[sought] = _result(op, attrs, arguments, given.dtype, out)
+    if sought == RESULT:
+        find, used = _forward_on(group, attrs, arrays, epilogue)
+        find()(*used)
+    else:
+        images = _as_images(group, attrs, arrays)
+        CONVOLUTION_GRADIENTS[sought](*images.layouts, images.axes)(*images.arrays)
+    return result
+
+
+class _Images(NamedTuple):
+    """Images, filter and result as the library's, with the windows."""
+
+    arrays: tuple[Array, Array, Array]
+    layouts: tuple[Layout, Layout, Layout]
+    axes: tuple[Axis, ...]
+
+
+def _as_images(group: Grouping, attrs: Mapping[str, Any], arrays: Sequence[Array]) -> _Images:
     x, filter, y = arrays
     _check(x, filter, y)
     is_last = not channels_first(attrs["data_format"])
@@ -180,12 +202,17 @@ def _convolve(
     x, y = _images(x, is_last), _images(y, is_last)
     filter = group(filter, x.shape[1])
     layouts = _image_layout(x), layout_of(filter, is_free=True), _image_layout(y)
-    if sought == RESULT:
-        then = epilogue(y)
-        convolution(*layouts, axes, then.post_ops)(x, filter, y, *then.operands)
-    else:
-        CONVOLUTION_GRADIENTS[sought](*layouts, axes)(x, filter, y)
-    return result
+    return _Images((x, filter, y), layouts, axes)
+
+
+def _forward_on(
+    group: Grouping, attrs: Mapping[str, Any], arrays: Sequence[Array], epilogue: Callable[[Array], _Then]
+) -> tuple[Callable[[], Primitive], tuple[Array, ...]]:
+    """A function that finds the primitive of a convolution, and the arrays that it is called with."""
+    images = _as_images(group, attrs, arrays)
+    then = epilogue(images.arrays[RESULT])
+    find = partial(convolution, *images.layouts, images.axes, then.post_ops)
+    return find, (*images.arrays, *then.operands)
 
 
 @lru_cache(maxsize=MAX_KNOWN)
@@ -406,24 +433,61 @@ def _primitive_of(a: Array, b: Array, c: Array, adds: bool = False) -> Primitive
     return matrix_product(layout_of(a), layout_of(b), layout_of(c), adds)
 
 
-PRODUCTS = frozenset({matmul_op, batch_matmul, matmul_add_op})
+# --- primitives on memory that stays
 
 
-def product_on(
-    op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Array], out: Array
-) -> tuple[Callable[[], Primitive], tuple[Array, Array, Array]]:
-    """A function that finds the primitive of one of `PRODUCTS` on arrays with these layouts, and the arrays
-    that the primitive is called with: views of two of the ``arguments``, and ``out``.
-
-    Raises `Unsupported` where it takes more than a primitive.
+class PrimitiveOn(NamedTuple):
+    """A function that finds a primitive, and the ``arrays`` that it is called with: each is a view of the
+    argument of that number among ``sources``, or, for None, of the result.
     """
+
+    find: Callable[[], Primitive]
+    arrays: tuple[Array, ...]
+    sources: tuple[int | None, ...]
+
+
+def _product_on(op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Array], out: Array) -> PrimitiveOn:
     adds = op is matmul_add_op
     if adds and address_of(arguments[0]) != address_of(out):
         raise Unsupported("a sum at two places")
     a, b, shape, work = _matrices(attrs, arguments[-2:])
     if out.shape != shape or out.dtype != np.float32 or work > MAX_UNPACKED:
         raise Unsupported("shape or size")
-    return partial(matrix_product, layout_of(a), layout_of(b), layout_of(out), adds), (a, b, out)
+    find = partial(matrix_product, layout_of(a), layout_of(b), layout_of(out), adds)
+    first = len(arguments) - 2
+    return PrimitiveOn(find, (a, b, out), (first, first + 1, None))
+
+
+def _convolution_on(
+    op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Array], out: Array
+) -> PrimitiveOn:
+    x, filter, *others = arguments
+    then: Callable[[Array], _Then] = _nothing
+    if op is fused_conv_op:
+        epilogue: Epilogue = attrs["epilogue"]
+        if any(step.node.op is batch_norm_op for step in epilogue.steps):
+            raise Unsupported("factors that are computed in each call")
+        op, then = epilogue.conv.op, partial(_post_ops, epilogue, others)
+        attrs = {key: epilogue.conv.attrs[key] for key in op.kernel_attrs}
+    find, arrays = _forward_on(FORWARD[op], attrs, (x, filter, out), then)
+    return PrimitiveOn(find, arrays, (0, 1, None, *range(2, len(arguments))))
+
+
+_ON_MEMORY: Mapping[OpDef, Callable[..., PrimitiveOn]] = {
+    **dict.fromkeys((matmul_op, batch_matmul, matmul_add_op), _product_on),
+    **dict.fromkeys((*FORWARD, fused_conv_op), _convolution_on),
+}
+
+PRIMITIVES = frozenset(_ON_MEMORY)
+"""The operations that may be one primitive."""
+
+
+def primitive_on(op: OpDef, attrs: Mapping[str, Any], arguments: Sequence[Array], out: Array) -> PrimitiveOn:
+    """The primitive of one of `PRIMITIVES` on arrays with these layouts. ``arguments`` are all inputs.
+
+    Raises `Unsupported` where it takes more than a primitive, or the library has none.
+    """
+    return _ON_MEMORY[op](op, attrs, arguments, out)
 
 
 # --- all of them

@@ -1,7 +1,8 @@
-"""Products of oneDNN's bound to a program's memory: results are those of the kernel, which is not called."""
+"""Convolutions and products of oneDNN's bound to a program's memory, without calls of kernels."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ import flowrt as tf
 from flowrt import dtypes
 from flowrt.device.llvm import host_pool
 from flowrt.device.onednn import onednn, primitives
-from flowrt.executor.kernels import bound_product as module
-from flowrt.executor.kernels.bound_product import BoundProduct, bound_product
+from flowrt.executor.kernels import bound_primitive as module
+from flowrt.executor.kernels.bound_primitive import BoundPrimitive, bound_primitive
 from flowrt.executor.program.arguments import later_of
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import registered_ops
@@ -27,19 +28,24 @@ def floats(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def node_of(op: Any, attrs: dict[str, bool], out: Array) -> Node:
+def node_of(op: Any, attrs: dict[str, Any], out: Array) -> Node:
     return Node("product", op, (), (), attrs, "", None, (TensorSpec(dtypes.float32, out.shape),))
 
 
 def bind(
-    op: Any, arguments: list[Any], out: Array, registers: list[Any], attrs: dict[str, bool] | None = None
-) -> BoundProduct | None:
-    """``arguments``: arrays, or numbers of registers, which have arrays."""
+    op: Any,
+    arguments: list[Any],
+    out: Array,
+    registers: list[Any],
+    attrs: dict[str, Any] | None = None,
+    constants: Sequence[int] = (),
+) -> BoundPrimitive | None:
+    """``arguments``: arrays, or numbers of registers, which have arrays. ``constants`` never change."""
     arrays = [registers[a] if isinstance(a, int) else a for a in arguments]
     given = [later_of(a) if isinstance(a, int) else a for a in arguments]
     specs = [TensorSpec(dtypes.as_dtype(array.dtype), array.shape) for array in arrays]
     attrs = attrs or {"transpose_a": False, "transpose_b": False}
-    return bound_product(node_of(op, attrs, out), given, specs, out, registers)
+    return bound_primitive(node_of(op, attrs, out), given, specs, constants, out, registers)
 
 
 def matmul() -> Any:
@@ -115,6 +121,64 @@ def test_what_takes_more_than_a_primitive_is_not_bound() -> None:
     assert bind(matmul(), [large, large], np.empty_like(large), []) is None  # packed
 
 
+CONV = dict(
+    strides=(1, 1, 1, 1), use_cudnn_on_gpu=True, padding="SAME", explicit_paddings=(), data_format="NHWC",
+    dilations=(1, 1, 1, 1),
+)  # fmt: skip
+
+
+KERNEL = {key: value for key, value in CONV.items() if key != "use_cudnn_on_gpu"}
+
+
+@pytest.mark.parametrize("late", [(), (0,), (1,)])
+@pytest.mark.parametrize("constants", [(), (1,)])
+def test_images_and_filters_in_memory_and_in_registers(
+    late: tuple[int, ...], constants: tuple[int, ...]
+) -> None:
+    conv = registered_ops()["Conv2D"]
+    registers: list[Any] = [None, None]
+    out = np.full((2, 9, 8, 24), np.nan, np.float32)
+    x, f = floats(2, 9, 8, 16), floats(3, 3, 16, 24, seed=1)
+    registers[:] = x, f
+    arguments = [i if i in late else (x, f)[i] for i in range(2)]
+    call = bind(conv, arguments, out, registers, CONV, constants)
+    assert call is not None
+    for step in range(3):
+        if 0 in late:
+            registers[0] = floats(2, 9, 8, 16, seed=step)
+        if not constants:
+            f[...] = floats(3, 3, 16, 24, seed=10 + step)
+        call.run()
+        expected = conv.kernel(np, registers[0] if 0 in late else x, f, **KERNEL)
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
+    assert call._execution is not None
+    is_copied_once = bool(constants) and 1 not in late
+    assert len(call._execution._steps) == (1 if is_copied_once else 2)
+
+
+def test_a_constant_filter_is_that_of_each_part() -> None:
+    """Convolutions in a row, with biases, of a feed, of constants and of a variable."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [2, 9, 8, 16])
+        filters = [floats(3, 3, 16, 16, seed=i) * np.float32(0.1) for i in range(3)]
+        w = tf.Variable(filters[2])
+        y = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(x, filters[0], strides=1, padding="SAME"), floats(16)))
+        y = tf.nn.conv2d(tf.nn.conv2d(y, filters[1], strides=1, padding="SAME"), w, strides=1, padding="SAME")
+        session.run(tf.global_variables_initializer())
+        value = floats(2, 9, 8, 16, seed=9)
+
+        def expected() -> Array:
+            found = value
+            for i, each in enumerate([*filters[:2], session.run(w)]):
+                found = registered_ops()["Conv2D"].kernel(np, found, each, **KERNEL)
+                found = np.maximum(found + floats(16), 0) if i == 0 else found
+            return found
+
+        for step in range(8):
+            np.testing.assert_allclose(session.run(y, {x: value}), expected(), rtol=1e-3, atol=1e-4)
+            w.load(filters[step % 3], session)
+
+
 def test_another_number_of_threads_finds_another_primitive() -> None:
     side = 256  # enough work to share
     a, b, out = floats(side, side), floats(side, side), np.empty((side, side), np.float32)
@@ -154,8 +218,8 @@ def test_steps_call_only_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
         primitives.Primitive, "__call__", lambda p, *a: (called.append(p.implementation), run(p, *a))
     )
     bound: list[Any] = []
-    make = module.BoundProduct
-    monkeypatch.setattr(module, "BoundProduct", lambda *a: bound.append(make(*a)) or bound[-1])
+    make = module.BoundPrimitive
+    monkeypatch.setattr(module, "BoundPrimitive", lambda *a: bound.append(make(*a)) or bound[-1])
     with tf.Graph().as_default(), tf.Session() as session:
         x = tf.placeholder(tf.float32, [128, 160])
         start = floats(160, 160) * np.float32(0.1)
