@@ -141,7 +141,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "compat", "config", "contrib", "data", "distribute", "experimental", "flags", "gfile",
+    "app", "compat", "config", "contrib", "data", "distribute", "examples", "experimental", "flags", "gfile",
     "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler",
     "python", "resource_loader", "saved_model", "summary", "test", "train", "viz",
 )  # fmt: skip

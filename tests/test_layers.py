@@ -61,6 +61,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "onnx": ("flowrt.onnx.proto",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
+    "sklearn": ("flowrt.examples.tutorials.mnist.stand_in",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
     "zlib_ng": ("flowrt.rendezvous.channel.framing", "flowrt.train.checkpoints.shard_file"),

@@ -12,4 +12,5 @@ watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they sh
 model_files              kinds of model files: a table of readers and writers
 convert, run_model       ``flowrt convert``, ``flowrt run-model``
 run, elastic, worker     ``flowrt-run``, also for a range of workers; ``flowrt-worker``
+tf1                      ``flowrt-tf1``
 """

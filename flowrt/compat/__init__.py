@@ -1,4 +1,9 @@
-"""``flowrt.compat``: `v1` is flowrt itself, for scripts with ``import flowrt.compat.v1 as tf``."""
+"""``flowrt.compat``: names and helpers of other versions.
+
+v1             flowrt itself, for scripts with ``import flowrt.compat.v1 as tf``
+tensorflow     flowrt under the name ``tensorflow``, for scripts that stay as they are
+before_one     names of before TensorFlow 1.0
+"""
 
 import numbers
 import os
@@ -6,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.compat import v1
+from flowrt.compat import tensorflow, v1
 from flowrt.tf1.aliases import dimension_at_index, dimension_value
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "as_bytes", "as_str", "as_str_any", "as_text", "bytes_or_text_types", "complex_types",
     "dimension_at_index", "dimension_value", "forward_compatible", "integral_types", "path_to_str",
-    "real_types", "v1",
+    "real_types", "tensorflow", "v1",
 ]  # fmt: skip
 
 bytes_or_text_types = (bytes, str)

@@ -1,23 +1,16 @@
 """``flowrt.python``: TensorFlow's internal paths that scripts import from, as in ``from
 flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 
-`_PATHS` is the complete list: a path has the names of its sources, which are modules and classes of flowrt.
-The modules have no files; they are created when `flowrt.python` is imported, and look up names on demand.
+`_PATHS` is the complete list; the modules have no files (`flowrt.tf1.inner_paths`).
 """
-
-from __future__ import annotations
-
-import re
-import sys
-from collections.abc import Iterator
-from types import ModuleType
-from typing import Any
 
 from flowrt.config import device_listing
 from flowrt.tf1 import deprecation, file_io, layer_arguments
-from flowrt.tf1.missing_names import missing_from, missing_name
+from flowrt.tf1.inner_paths import make_paths, read_paths
+from flowrt.tf1.missing_names import missing_from
 
 _PATHS = """
+: pywrap_tensorflow -> train
 client: session client_lib -> flowrt
 client: device_lib -> config.device_listing
 client: timeline -> profiler.timeline
@@ -84,71 +77,16 @@ util: compat -> compat
 util: deprecation -> tf1.deprecation
 util: nest -> nest
 """
-"""A line ``package: modules -> sources`` for modules of the same sources: paths below flowrt in the order of
-looking up, "flowrt" for flowrt.
-"""
 
 _RENAMED: dict[str, dict[str, str]] = {
     "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"}
 }
-"""Names of a path that differ from those of its sources."""
-
-_ABSENT = object()
-
-
-class InnerPath(ModuleType):
-    """One path: a module with the names of ``sources``."""
-
-    def __init__(self, path: str, sources: str = "") -> None:
-        super().__init__(f"{__name__}.{path}", f"Names of {sources or 'the modules below'}.")
-        self.__path__: list[str] = []  # makes it a package: imports of missing paths reach the finders
-        self._path, self._sources = path, sources.split()
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "__all__":
-            return dir(self)
-        if not name.startswith("__"):
-            wanted = _RENAMED.get(self._path, {}).get(name, name)
-            for source in self._found():
-                found = getattr(source, wanted, _ABSENT)
-                if found is not _ABSENT:
-                    return found
-        raise missing_name(f"python.{self._path}", name)
-
-    def __dir__(self) -> list[str]:
-        names = {
-            name for source in self._found() for name in getattr(source, "__all__", None) or dir(source)
-        } | self.__dict__.keys()
-        return sorted(n for n in names | _RENAMED.get(self._path, {}).keys() if not n.startswith("_"))
-
-    def _found(self) -> Iterator[Any]:
-        """The sources that there are."""
-        for source in self._sources:
-            found: Any = sys.modules["flowrt"]
-            for part in source.split(".") if source != "flowrt" else ():
-                found = getattr(found, part, _ABSENT)
-            if found is not _ABSENT:
-                yield found
 
 
 def source_names() -> dict[str, str]:
     """The sources of each path; packages have none."""
-    sources = {"pywrap_tensorflow": "train"}
-    for line in _PATHS.replace("\n    ", " ").strip().splitlines():
-        package, modules, found = re.split(r":|->", line)
-        sources[package] = ""
-        sources |= {f"{package}.{module}": found.strip() for module in modules.split()}
-    return sources
+    return read_paths(_PATHS)
 
 
-def _make_paths() -> None:
-    """Put every path into `sys.modules` and into its package."""
-    for path, sources in sorted(source_names().items()):
-        module = InnerPath(path, sources)
-        parent, _, last = module.__name__.rpartition(".")
-        sys.modules[module.__name__] = module
-        setattr(sys.modules[parent], last, module)
-
-
-_make_paths()
+make_paths("python", source_names(), _RENAMED)
 __getattr__ = missing_from("python")

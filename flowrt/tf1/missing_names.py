@@ -26,9 +26,6 @@ there are no estimators. Instead: a training loop over Session.run with flowrt.d
     contrib.tpu.RunConfig contrib.tpu.TPUConfig
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
-TensorFlow's tutorials and their data are not included. Instead: flowrt.data, over arrays such as those of \
-sklearn.datasets.load_digits (examples/digits.py)
-    examples
 there are no sparse tensors. Instead: gather and IndexedSlices, or dense tensors
     SparseTensor SparseTensorValue sparse_placeholder sparse_tensor_dense_matmul sparse_reduce_sum
     sparse_tensor_to_dense sparse SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
@@ -298,7 +295,7 @@ def _names_of(namespace: str) -> list[str]:
 
 def is_public(namespace: str) -> bool:
     """Whether scripts may import from the module ``flowrt.namespace``."""
-    return namespace.startswith("python") or namespace in _PUBLIC.split()
+    return namespace.split(".")[0] in ("core", "examples", "python") or namespace in _PUBLIC.split()
 
 
 def _is_public(namespace: str, name: str, module: Any) -> bool:
