@@ -28,7 +28,9 @@ from flowrt.executor.session.default_session import get_default_session
 from flowrt.functions.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
 from flowrt.functions.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.functions.jacobians import hessians, jacobian
+from flowrt.functions.parsing import *
 from flowrt.functions.recompute import recompute, recompute_grad, recompute_sequential
+from flowrt.functions.sparse_functions import *
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.functions.vectorization import vectorized_map
 from flowrt.graph.construction.build import convert_to_tensor
@@ -62,6 +64,7 @@ from flowrt.graph.ops.base.filling import *
 from flowrt.graph.ops.base.identities import *
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.shape_manipulation import *
+from flowrt.graph.ops.base.sparse_tensor import SparseTensor, SparseTensorValue
 from flowrt.graph.ops.elementwise.arithmetic import *
 from flowrt.graph.ops.elementwise.comparison import *
 from flowrt.graph.ops.elementwise.complex_parts import abs, angle, complex, conj, imag, real
@@ -143,7 +146,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "examples", "experimental", "flags", "gfile",
     "graph_util", "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler",
-    "python", "resource_loader", "saved_model", "summary", "test", "train", "viz",
+    "python", "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),

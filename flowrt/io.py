@@ -1,11 +1,25 @@
 """``flowrt.io``: files, under the names of later TensorFlow 1 versions."""
 
 from flowrt import gfile
+from flowrt.functions.parsing import (
+    FixedLenFeature,
+    FixedLenSequenceFeature,
+    VarLenFeature,
+    decode_csv,
+    parse_example,
+    parse_single_example,
+)
+from flowrt.graph.ops.text.files import matching_files, read_file, write_file
 from flowrt.graph.ops.text.strings import decode_raw
+from flowrt.python_io import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator
 from flowrt.tf1.missing_names import missing_from
 from flowrt.train.checkpoints.graph_file import write_graph
 
-__all__ = ["decode_raw", "gfile", "write_graph"]
+__all__ = [
+    "FixedLenFeature", "FixedLenSequenceFeature", "TFRecordCompressionType", "TFRecordOptions",
+    "TFRecordWriter", "VarLenFeature", "decode_csv", "decode_raw", "gfile", "matching_files", "parse_example",
+    "parse_single_example", "read_file", "tf_record_iterator", "write_file", "write_graph",
+]  # fmt: skip
 
 
 __getattr__ = missing_from("io")

@@ -4,6 +4,7 @@
     node, spec                              a dataset as a tree of nodes; its elements' structure
     sources, pipeline, batching, windows    the nodes (host only)
     traced                                  functions passed to map, filter, flat_map, traced to graphs
+    record_files                            the nodes that read files
     background                              the only two users of threads: read-ahead, parallel map
     auto_shard                              one worker's part of a dataset
     iterator                                the session resource over the tree; get_next
@@ -15,7 +16,9 @@ from typing import Any
 
 from flowrt.data import experimental as experimental
 from flowrt.data.dataset import Dataset as Dataset
+from flowrt.data.dataset import FixedLengthRecordDataset as FixedLengthRecordDataset
 from flowrt.data.dataset import TextLineDataset as TextLineDataset
+from flowrt.data.dataset import TFRecordDataset as TFRecordDataset
 from flowrt.data.iterator import Iterator as Iterator
 from flowrt.data.iterator import get_output_classes as get_output_classes
 from flowrt.data.iterator import get_output_shapes as get_output_shapes

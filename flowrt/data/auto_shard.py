@@ -17,7 +17,8 @@ from flowrt.base.structure import flatten, map_structure
 from flowrt.data.batching import Batch, PaddedBatch
 from flowrt.data.node import Node, known_int
 from flowrt.data.pipeline import Interleave, Shard, Shuffle
-from flowrt.data.sources import TensorSlices, TextLines
+from flowrt.data.record_files import Files
+from flowrt.data.sources import TensorSlices
 from flowrt.data.traced import FRESH_SEED, TracedDataset
 from flowrt.errors import InvalidArgumentError
 
@@ -87,7 +88,7 @@ def _fields(node: Node) -> list[str]:
 
 def _at_files(node: Node, count: int, index: int) -> Node | None:
     """``node`` with every ``count``-th of its files, starting at ``index``; None if there are too few."""
-    if isinstance(node, TextLines):
+    if isinstance(node, Files):
         if isinstance(node.filenames, np.ndarray) and node.filenames.size < count:
             return None
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
@@ -114,7 +115,7 @@ def _known_size(node: Node) -> int | None:
 
 
 def _has_files(node: Node) -> bool:
-    return isinstance(node, TextLines) or any(map(_has_files, _inputs(node)))
+    return isinstance(node, Files) or any(map(_has_files, _inputs(node)))
 
 
 # --- by record

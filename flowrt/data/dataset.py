@@ -18,7 +18,8 @@ from flowrt.base.structure import Structure, flatten, flatten_up_to, map_structu
 from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.node import Node
-from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
+from flowrt.data.record_files import FixedRecords, Records, TextLines
+from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices
 from flowrt.data.spec import TensorSpec, declared_spec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
 from flowrt.dtypes import as_dtype
@@ -306,13 +307,68 @@ class TextLineDataset(Dataset):
         buffer_size: Any = None,
         num_parallel_reads: Any = None,
     ) -> None:
-        names = _component(os.fspath(filenames) if isinstance(filenames, os.PathLike) else filenames)
-        if as_dtype(names.dtype) is not as_dtype("string"):
-            raise DTypeError(f"TextLineDataset: expected filenames; got {filenames!r}", source=user_line())
-        super().__init__(TextLines(names, compression_type or ""))
+        super().__init__(TextLines(_filenames("TextLineDataset", filenames), compression_type or ""))
+
+
+class TFRecordDataset(Dataset):
+    """The records of TFRecord files, string scalars: see `flowrt.python_io`.
+
+    ``filenames`` is one, several, or a dataset of names; ``compression_type`` "", "GZIP" or "ZLIB".
+    ``buffer_size`` and ``num_parallel_reads`` are accepted: files are read one after the other. A step raises
+    `NotFoundError` for a missing file, and `DataLossError`, with the byte, at a damaged record.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        if isinstance(filenames, Dataset):
+            super().__init__(filenames.flat_map(lambda name: TFRecordDataset(name, compression_type)).node)
+        else:
+            super().__init__(Records(_filenames("TFRecordDataset", filenames), compression_type or ""))
+
+
+class FixedLengthRecordDataset(Dataset):
+    """Records of ``record_bytes`` bytes of files, string scalars, without each file's first ``header_bytes``
+    and last ``footer_bytes``. ``filenames`` and the rest as for `TextLineDataset`.
+
+    A step raises `DataLossError` for a file that does not end with a record.
+    """
+
+    def __init__(
+        self,
+        filenames: Any,
+        record_bytes: Any,
+        header_bytes: Any = None,
+        footer_bytes: Any = None,
+        buffer_size: Any = None,
+        compression_type: Any = None,
+        num_parallel_reads: Any = None,
+    ) -> None:
+        names = _filenames("FixedLengthRecordDataset", filenames)
+        counts = [
+            _integer(f"FixedLengthRecordDataset: {key}", value or 0)
+            for key, value in (
+                ("record_bytes", record_bytes),
+                ("header_bytes", header_bytes),
+                ("footer_bytes", footer_bytes),
+            )
+        ]
+        super().__init__(FixedRecords(names, compression_type or "", *counts))
 
 
 # --- arguments
+
+
+def _filenames(dataset: str, filenames: Any) -> Any:
+    """Names as a component. Raises `DTypeError` unless they are strings."""
+    names = _component(os.fspath(filenames) if isinstance(filenames, os.PathLike) else filenames)
+    if as_dtype(names.dtype) is not as_dtype("string"):
+        raise DTypeError(f"{dataset}: expected filenames; got {filenames!r}", source=user_line())
+    return names
 
 
 def _is_list(structure: Structure) -> bool:

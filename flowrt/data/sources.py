@@ -1,15 +1,14 @@
-"""The leaves of a dataset tree: tensors, their rows, ranges, Python generators, lines of text files."""
+"""The leaves of a dataset tree: tensors, their rows, ranges, Python generators."""
 
 from __future__ import annotations
 
-import gzip
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
-from typing import IO, Any, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from flowrt import dtypes
 from flowrt.base.structure import Structure, flatten, flatten_up_to, leaf_paths
 from flowrt.data.node import Array, DeclaredSpec, Element, Iteration, Node, Rows, Stream, known_int
 from flowrt.data.spec import TensorSpec, row_spec, spec_of
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, OpError, UnknownError
+from flowrt.errors import DTypeError, InvalidArgumentError, OpError, UnknownError
 from flowrt.graph.shapes import compatible, format_shape
 
 
@@ -185,43 +184,3 @@ def _encoded(text: Any) -> bytes:
     if not isinstance(text, str | bytes):
         raise TypeError(f"{type(text).__name__} is not a string")
     return text.encode() if isinstance(text, str) else text
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class TextLines(Node):
-    """The lines of text files, concatenated: string scalars without carriage returns and line feeds.
-
-    ``compression_type`` is ``""`` or ``"GZIP"``. A missing file raises `NotFoundError` when it is reached.
-    """
-
-    filenames: Any
-    compression_type: Any = ""
-
-    @property
-    def spec(self) -> Structure:
-        return TensorSpec((), dtypes.string)
-
-    def open(self, iteration: Iteration) -> Stream[Element]:
-        for name in np.asarray(self.filenames, object).flat:
-            with closing(self._open_file(_text(name))) as file:
-                for line in file:
-                    yield (np.array(line.replace(b"\r", b"").removesuffix(b"\n"), object),)
-
-    def _open_file(self, name: str) -> IO[bytes]:
-        kinds: dict[str, Callable[[str, str], Any]] = {"": open, "GZIP": gzip.open}
-        kind = _text(self.compression_type)
-        if kind not in kinds:
-            raise InvalidArgumentError(
-                f"TextLineDataset: compression_type: expected '' or 'GZIP'; got {kind!r}"
-            )
-        try:
-            return kinds[kind](name, "rb")
-        except FileNotFoundError:
-            raise NotFoundError(f"TextLineDataset: expected a file at {name!r}; got none there") from None
-
-
-def _text(value: Any) -> str:
-    """A Python string from a ``str``, ``bytes``, or a string scalar."""
-    item = value.item() if isinstance(value, np.ndarray) else value
-    return item.decode() if isinstance(item, bytes) else str(item)

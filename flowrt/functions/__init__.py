@@ -6,5 +6,7 @@ recompute                     activation checkpointing
 jacobians, autodiff           Jacobians of tensors; jvp, vjp, hvp of functions
 functional_ops                map_fn, scan, foldl, foldr
 vectorization                 `vectorized_map`
+parsing                       `parse_example` and the kinds of features
+sparse_functions              functions of sparse tensors
 arrangements                  image patches, space and batch, unravelled indices
 """

@@ -3,6 +3,7 @@ operations on such files.
 
 durable_files    files written atomically, and typed file errors
 checksums        masked CRC-32C
+records          TFRecord files: byte strings with checksums
 varints          integers of variable length
 snappy           decompression
 sstable          sorted tables: the index of a checkpoint

@@ -1,11 +1,6 @@
 """Event files, written by `FileWriter` and read by TensorBoard.
 
-An event file is a TFRecord file of encoded `Event` messages. One record is
-
-    length   uint64, little endian
-    crc      uint32, masked CRC-32C of the length's 8 bytes
-    payload  ``length`` bytes
-    crc      uint32, masked CRC-32C of the payload
+An event file is a TFRecord file (`flowrt.storage.records`) of encoded `Event` messages.
 
 Rules: the first event carries the file version; a file is only appended to, and a name is never used twice,
 so that a reader may follow a live file; a flush writes complete records, in one write, of which a reader may
@@ -21,11 +16,10 @@ import io
 import itertools
 import os
 import platform
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -40,16 +34,13 @@ from flowrt.errors import (
     UnknownError,
 )
 from flowrt.protos.event_pb2 import Event
-from flowrt.storage.checksums import masked_crc32c
+from flowrt.storage.records import decode_records, encode_record
 
 FILE_VERSION = "brain.Event:2"
 WRITE_S = 1.0
 """Longer than any pause within a write: 5 MB take 5 ms, a full disk queue 200."""
 
 POLL_S = 0.005
-_LENGTH = struct.Struct("<Q")
-_CRC = struct.Struct("<I")
-_HEADER_BYTES = _LENGTH.size + _CRC.size
 
 _ERROR_OF_ERRNO: dict[int | None, type[OpError]] = {
     errno.ENOENT: NotFoundError,
@@ -67,58 +58,6 @@ _ERROR_OF_ERRNO: dict[int | None, type[OpError]] = {
 
 def _typed(error: OSError, doing: str) -> OpError:
     return _ERROR_OF_ERRNO.get(error.errno, UnknownError)(f"{doing}: {error.strerror or error}")
-
-
-# --- records, pure --------------------------------------------------------------------------------
-
-
-def encode_record(payload: bytes) -> bytes:
-    """One TFRecord record around ``payload``."""
-    length = _LENGTH.pack(len(payload))
-    return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
-
-
-def decode_records(
-    file: io.BufferedIOBase, name: str, size: int, reaches: Callable[[int], bool] = lambda end: False
-) -> Iterator[tuple[int, bytes]]:
-    """Yield (byte offset, payload) of every record that begins in the first ``size`` bytes of ``file``, from
-    its start. ``reaches(end)``: whether the file has since grown to ``end`` bytes.
-
-    Raises DataLossError at a record that is damaged or incomplete, after all records before it; the error
-    calls the file ``name``. Memory is bounded by the file's size, also for an invalid length field.
-    """
-    offset = 0
-    while offset < size:
-        header = _read(file, name, offset, _HEADER_BYTES, size - offset, reaches)
-        (length,) = _LENGTH.unpack_from(header)
-        _check(header[:8], header[8:], name, offset, "length")
-        left = max(0, size - offset - _HEADER_BYTES)
-        body = _read(file, name, offset, length + _CRC.size, left, reaches)
-        payload = body[:length]
-        _check(payload, body[length:], name, offset, "payload")
-        yield offset, payload
-        offset += _HEADER_BYTES + len(body)
-
-
-def _read(
-    file: io.BufferedIOBase, name: str, record: int, wanted: int, left: int, reaches: Callable[[int], bool]
-) -> bytes:
-    data = file.read(wanted) if wanted <= left or reaches(file.tell() + wanted) else b""
-    if len(data) < wanted:
-        raise DataLossError(
-            f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(left, wanted)}. "
-            "Its writer is still running or was killed; all earlier records are intact."
-        )
-    return data
-
-
-def _check(data: bytes, stored: bytes, name: str, record: int, part: str) -> None:
-    expected, actual = _CRC.unpack(stored)[0], masked_crc32c(data)
-    if expected != actual:
-        raise DataLossError(
-            f"{name}: damaged record at byte {record}: "
-            f"expected {part} checksum {expected:#010x}; got {actual:#010x}"
-        )
 
 
 # --- reading --------------------------------------------------------------------------------------

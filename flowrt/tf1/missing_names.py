@@ -26,31 +26,28 @@ there are no estimators. Instead: a training loop over Session.run with flowrt.d
     contrib.tpu.RunConfig contrib.tpu.TPUConfig
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
-there are no sparse tensors. Instead: gather and IndexedSlices, or dense tensors
-    SparseTensor SparseTensorValue sparse_placeholder sparse_tensor_dense_matmul sparse_reduce_sum
-    sparse_tensor_to_dense sparse SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
-    convert_to_tensor_or_sparse_tensor edit_distance deserialize_many_sparse serialize_many_sparse
-    serialize_sparse sparse_add sparse_concat sparse_fill_empty_rows sparse_mask sparse_matmul sparse_maximum
+this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
+    SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
+    edit_distance deserialize_many_sparse serialize_many_sparse
+    serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
-    sparse_reorder sparse_reset_shape sparse_reshape sparse_retain sparse_slice sparse_softmax sparse_split
-    sparse_to_indicator sparse_transpose nn.embedding_lookup_sparse
+    sparse_reset_shape sparse_slice sparse_softmax sparse_split
+    sparse_to_indicator nn.embedding_lookup_sparse
     nn.safe_embedding_lookup_sparse nn.ctc_loss nn.ctc_beam_search_decoder nn.ctc_greedy_decoder
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
 a split of strings is ragged, and there are no ragged tensors. Instead: str.split in a py_func
-    string_split strings.split strings.bytes_split strings.ngrams strings.unicode_decode
+    strings.split strings.bytes_split strings.ngrams strings.unicode_decode
     strings.unicode_decode_with_offsets strings.unicode_split strings.unicode_split_with_offsets
 there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py_func
     strings.unicode_encode strings.unicode_script strings.unicode_transcode unicode_script unicode_transcode
 there are no lookup tables. Instead: a dict through flowrt.data.Dataset.map or py_func
     lookup hash_table contrib.lookup
-records are not parsed. Instead: flowrt.data.Dataset.from_generator
-    parse_example parse_single_example FixedLenFeature VarLenFeature TFRecordReader WholeFileReader
-    TextLineReader python_io decode_csv FixedLenSequenceFeature FixedLengthRecordReader IdentityReader
+this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDataset, Dataset.from_generator
+    TFRecordReader WholeFileReader
+    TextLineReader FixedLengthRecordReader IdentityReader
     LMDBReader ReaderBase decode_compressed decode_json_example parse_single_sequence_example parse_tensor
-    serialize_tensor train.SequenceExample train.FeatureList train.FeatureLists train.Example train.Features
-    train.Feature train.Int64List train.FloatList train.BytesList data.TFRecordDataset
-    data.FixedLengthRecordDataset io.TFRecordWriter io.TFRecordOptions io.TFRecordCompressionType
-    io.tf_record_iterator io.parse_sequence_example io.match_filenames_once
+    serialize_tensor
+    io.parse_sequence_example io.match_filenames_once
 there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
     image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
     io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg

@@ -15,6 +15,15 @@ from typing import Any
 
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.server import Server
+from flowrt.protos.example_pb2 import BytesList as BytesList
+from flowrt.protos.example_pb2 import Example as Example
+from flowrt.protos.example_pb2 import Feature as Feature
+from flowrt.protos.example_pb2 import FeatureList as FeatureList
+from flowrt.protos.example_pb2 import FeatureLists as FeatureLists
+from flowrt.protos.example_pb2 import Features as Features
+from flowrt.protos.example_pb2 import FloatList as FloatList
+from flowrt.protos.example_pb2 import Int64List as Int64List
+from flowrt.protos.example_pb2 import SequenceExample as SequenceExample
 from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.tf1.missing_names import missing_name
 from flowrt.train.checkpoints.checkpoint_state import *

@@ -24,8 +24,8 @@ from flowrt.report import write_page
 from flowrt.report.page import make_page
 from flowrt.report.read_run import MAX_TRACES, read_run
 from flowrt.report.step_times import activities, traffic
+from flowrt.storage.records import encode_record
 from flowrt.summary import FileWriter
-from flowrt.summary.event_file import encode_record
 from tests.profiler.made_stats import BASE, DEVICES, add
 from tests.report.run_dirs import (
     STEPS,

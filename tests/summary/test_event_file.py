@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from flowrt import errors
 from flowrt.protos.event_pb2 import Event, Summary
 from flowrt.storage.checksums import masked_crc32c
+from flowrt.storage.records import encode_record
 from flowrt.summary import event_file
-from flowrt.summary.event_file import EventFileWriter, encode_record, read_events
+from flowrt.summary.event_file import EventFileWriter, read_events
 
 # The payload 10 01 is an Event with step 1 and nothing else; the bytes around it are those TensorFlow writes.
 STEP_1_RECORD = (

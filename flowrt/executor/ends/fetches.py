@@ -13,6 +13,7 @@ from flowrt.executor.ends.graph_elements import named_element
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.sparse_tensor import SparseTensor, SparseTensorValue
 from flowrt.graph.source import user_line
 
 
@@ -21,7 +22,14 @@ class IndexedSlicesValue(NamedTuple):
 
     values: Any
     indices: Any
-    dense_shape: Any
+    dense_shape: Any = None
+
+
+_OF_PARTS: dict[type, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    IndexedSlices: (IndexedSlicesValue, IndexedSlicesValue._fields),
+    SparseTensor: (SparseTensorValue, SparseTensorValue._fields),
+}
+"""Elements of several tensors: what a fetch returns, and the names of the tensors."""
 
 
 class Fetches(NamedTuple):
@@ -55,10 +63,10 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             position = len(tensors)  # one for each occurrence: no two results share memory
             tensors.append(element)
             return lambda values: values[position]
-        if isinstance(item, IndexedSlices):
-            parts = [parse(p, path) for p in (item.values, item.indices)]
-            shape = parse(item.dense_shape, path) if item.dense_shape is not None else lambda values: None
-            return lambda values: IndexedSlicesValue(parts[0](values), parts[1](values), shape(values))
+        if type(item) in _OF_PARTS:
+            value_of, names = _OF_PARTS[type(item)]
+            parts = [parse(getattr(item, name), path) for name in names if getattr(item, name) is not None]
+            return lambda values: value_of(*[part(values) for part in parts])
         if isinstance(item, Mapping):
             rebuilds = {k: parse(v, f"{path}[{k!r}]") for k, v in item.items()}
             kind: Any = type(item)

@@ -31,6 +31,7 @@ from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import StoredShard
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
+from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
@@ -110,11 +111,11 @@ class BaseSession:
 
         ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of
         them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors; a key
-        may be a tuple of tensors (the state of a recurrent cell), with a tuple of values. The arrays returned
-        are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for bad arguments,
-        errors of kernels, `DeadlineExceededError` after ``options.timeout_in_ms``, `CancelledError` when
-        another thread closes the session. After an error the session is usable, and variables are as they
-        were before the failing operation.
+        may be a sparse tensor or a tuple of tensors (the state of a recurrent cell), with a tuple of values.
+        The arrays returned are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError`
+        for bad arguments, errors of kernels, `DeadlineExceededError` after ``options.timeout_in_ms``,
+        `CancelledError` when another thread closes the session. After an error the session is usable, and
+        variables are as they were before the failing operation.
         """
         request = self._request(fetches, feed_dict)
         values: Any = feed_dict.values() if feed_dict else ()
@@ -143,7 +144,7 @@ class BaseSession:
                 raise _not_a_dict(feed_dict)
             keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
             feeds = tuple(resolve_feed(self._graph, k) for k in keys)
-            is_nested = any(isinstance(k, tuple) for k in feed_dict or ())
+            is_nested = any(isinstance(k, (tuple, SparseTensor)) for k in feed_dict or ())
             parsed = parse_fetches(self._graph, fetches)
             request = self._remember(key, Request(parsed, feeds, is_nested=is_nested))
         self._clock = request.used = self._clock + 1

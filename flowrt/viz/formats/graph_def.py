@@ -35,7 +35,8 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.iterators import iterator_op
 from flowrt.graph.passes.placement.partition import tag
 from flowrt.protos.event_pb2 import Event
-from flowrt.summary.event_file import FILE_VERSION, encode_record
+from flowrt.storage.records import encode_record
+from flowrt.summary.event_file import FILE_VERSION
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import PAIR, Parts
 from flowrt.viz.view import MAX_EMBEDDED

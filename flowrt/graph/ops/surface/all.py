@@ -83,6 +83,8 @@ from flowrt.graph.ops.surface import operators
 from flowrt.graph.ops.text import (
     assertions,
     checkpoint_files,
+    csv_lines,
+    examples,
     files,
     formatting,
     hashing,

@@ -6,6 +6,8 @@ words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time
 checkpoint_files     checkpoints of TensorFlow's, written and read
+csv_lines            comma-separated values
+examples             `Example` messages, parsed
 files                files read and written
 summaries            values reported to TensorBoard
 """

@@ -1,0 +1,84 @@
+"""Sparse tensors: fed, fetched, refused; `tests/twins` compares their functions with TensorFlow's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.errors import DTypeError, InvalidArgumentError
+
+PLACES, VALUES = [[0, 1], [2, 0]], [5.0, 7.0]
+DENSE = [[0, 5], [0, 0], [7, 0]]
+
+
+@pytest.fixture(autouse=True)
+def session() -> Any:
+    with tf.Graph().as_default(), tf.Session() as session:
+        yield session
+
+
+def test_a_sparse_tensor_is_fed_and_fetched_with_its_parts(session: tf.Session) -> None:
+    fed = tf.sparse_placeholder(tf.float32, name="x")
+    assert (fed.indices.name, fed.values.name, fed.dense_shape.name) == (
+        "x/indices:0",
+        "x/values:0",
+        "x/shape:0",
+    )
+    for value in (tf.SparseTensorValue(PLACES, VALUES, [3, 2]), (PLACES, VALUES, [3, 2])):
+        found, dense = session.run([{"x": fed}, tf.sparse_tensor_to_dense(fed)], {fed: value})
+        assert isinstance(found["x"], tf.SparseTensorValue)
+        np.testing.assert_array_equal(found["x"].indices, PLACES)
+        np.testing.assert_array_equal(dense, DENSE)
+        assert fed.eval({fed: value}).values.tolist() == VALUES
+    with pytest.raises(InvalidArgumentError, match="expected 3 values"):
+        session.run(fed, {fed: (PLACES, VALUES)})
+
+
+def test_the_shape_is_known_as_far_as_it_can_be() -> None:
+    assert tf.SparseTensor(PLACES, VALUES, [3, 2]).shape.as_list() == [3, 2]
+    assert tf.sparse_placeholder(tf.float32, [3, 2]).get_shape().as_list() == [3, 2]
+    assert tf.sparse_placeholder(tf.float32, [None, 2]).shape.as_list() == [None, None]
+    assert tf.sparse_placeholder(tf.float32).shape.ndims is None
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(PLACES, [1.0], [3, 2]), (PLACES, VALUES, [3]), ([0, 1], VALUES, [3]), (PLACES, [VALUES], [3, 2])],
+)
+def test_parts_that_do_not_fit_are_refused(parts: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected indices \[n, rank\], values \[n\]"):
+        tf.SparseTensor(*parts)
+
+
+def test_places_outside_and_out_of_order_are_found_when_run(session: tf.Session) -> None:
+    outside = tf.sparse_tensor_to_dense(tf.SparseTensor([[3, 0]], [1.0], [3, 2]))
+    with pytest.raises(InvalidArgumentError, match="sparse_indices"):
+        session.run(outside)
+    turned = tf.SparseTensor(PLACES[::-1], VALUES[::-1], [3, 2])
+    with pytest.raises(InvalidArgumentError, match="ascending order"):
+        session.run(tf.sparse_tensor_to_dense(turned))
+    for dense in (
+        tf.sparse_tensor_to_dense(turned, validate_indices=False),
+        tf.sparse_tensor_to_dense(tf.sparse_reorder(turned)),
+    ):
+        np.testing.assert_array_equal(session.run(dense), DENSE)
+
+
+def test_a_product_trains_its_dense_factor(session: tf.Session) -> None:
+    weights = tf.Variable(np.ones((2, 3), np.float32))
+    product = tf.sparse_tensor_dense_matmul(tf.SparseTensor(PLACES, VALUES, [3, 2]), weights)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(tf.reduce_sum(product))
+    session.run(tf.global_variables_initializer())
+    session.run(train)
+    np.testing.assert_allclose(session.run(weights), [[0.3] * 3, [0.5] * 3], rtol=1e-5)
+
+
+def test_a_dense_tensor_is_refused_where_a_sparse_one_is_expected() -> None:
+    with pytest.raises(DTypeError, match="sparse_reorder: expected a SparseTensor"):
+        tf.sparse_reorder([1.0])
+    with pytest.raises(DTypeError, match="SparseTensor of int32; got float32"):
+        tf.convert_to_tensor_or_sparse_tensor(tf.SparseTensor(PLACES, VALUES, [3, 2]), tf.int32)
+    assert isinstance(tf.convert_to_tensor_or_sparse_tensor([1.0]), tf.Tensor)

@@ -1,0 +1,45 @@
+"""Functions of sparse tensors, and their gradients."""
+
+import numpy as np
+
+
+def results(tf):
+    rng = np.random.default_rng(1)
+    places = np.array([[0, 1], [0, 3], [2, 0], [3, 3]])
+    values = rng.standard_normal(4)
+    found = {}
+    with tf.Session() as session:
+        fed = tf.sparse_placeholder(tf.float64)
+        given = tf.SparseTensorValue(places, values, [4, 5])
+        right, left = (tf.constant(rng.standard_normal(shape)) for shape in ((5, 3), (4, 3)))
+        products = {
+            "plain": tf.sparse_tensor_dense_matmul(fed, right),
+            "adjoint_a": tf.sparse_tensor_dense_matmul(fed, left, adjoint_a=True),
+            "adjoint_b": tf.sparse_tensor_dense_matmul(fed, tf.transpose(right), adjoint_b=True),
+        }
+        for name, product in products.items():
+            weights = tf.constant(rng.standard_normal(session.run(tf.shape(product), {fed: given})))
+            both = tf.gradients(tf.reduce_sum(product * weights), [fed.values, right, left])
+            there = [d for d in both if d is not None]
+            for i, value in enumerate(session.run([product, *there], {fed: given})):
+                found[f"{name}{i}"] = value
+        dense = tf.sparse_tensor_to_dense(fed, default_value=-1.0)
+        shuffled = tf.SparseTensor(places[::-1].copy(), values, [4, 5])
+        kept = tf.sparse_retain(fed, [True, False, True, False])
+        filled, empty = tf.sparse_fill_empty_rows(fed, 9.0)
+        text = ["a b,c", "", "d,"]
+        sparse = {
+            "reordered": tf.sparse_reorder(shuffled), "kept": kept, "filled": filled,
+            "transposed": tf.sparse_transpose(fed), "permuted": tf.sparse_transpose(fed, [0, 1]),
+            "reshaped": tf.sparse_reshape(fed, [2, -1]), "split": tf.string_split(text, delimiter=" ,"),
+            "split_all": tf.string_split(text, delimiter=",", skip_empty=False),
+        }  # fmt: skip
+        for name, value in session.run(sparse, {fed: given}).items():
+            for part in ("indices", "values", "dense_shape"):
+                found[f"{name}_{part}"] = getattr(value, part)
+        sums = [tf.sparse_reduce_sum(fed, axis) for axis in (None, 0)]
+        sums.append(tf.sparse_reduce_sum(fed, [1], keepdims=True))
+        (slope,) = tf.gradients(dense * tf.constant(rng.standard_normal((4, 5))), [fed.values])
+        for i, value in enumerate(session.run([dense, empty, slope, *sums], {fed: given})):
+            found[f"dense{i}"] = value
+    return found
