@@ -19,7 +19,7 @@ __all__ = ["TFRecordCompressionType", "TFRecordOptions", "TFRecordWriter", "tf_r
 
 
 class TFRecordCompressionType:
-    """How a file of records is compressed: NONE, ZLIB or GZIP."""
+    """Kinds of compression of a file of records."""
 
     NONE, ZLIB, GZIP = range(3)
 

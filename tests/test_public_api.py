@@ -86,9 +86,9 @@ def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
-        ("io.parse_example", "data.Dataset.from_generator"),
-        ("io.TFRecordWriter", "data.Dataset.from_generator"),
-        ("python.ops.parsing_ops.parse_example", "data.Dataset.from_generator"),
+        ("io.parse_sequence_example", "Dataset.from_generator"),
+        ("LMDBReader", "data.TFRecordDataset"),
+        ("python.ops.parsing_ops.parse_sequence_example", "Dataset.from_generator"),
         ("strings.split", "str.split in a py_func"),
         ("user_ops", "py_func"),
         ("manip", "reshape"),

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def look_up(path: str) -> Any:
-    """What scripts find at ``path`` below flowrt; flowrt itself for ""."""
+    """The object at ``path`` below flowrt; flowrt itself for ""."""
     found: Any = sys.modules["flowrt"]
     for part in path.split(".") if path else ():
         found = getattr(found, part)

@@ -138,7 +138,7 @@ def sparse_transpose(sp_input: Any, perm: Any = None, name: str | None = None) -
 
 
 def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
-    """Only the values for which ``to_retain``, [n] of bool, is true."""
+    """The values for which ``to_retain``, [n] of bool, is true."""
     sparse = _sparse("sparse_retain", sp_input)
     kept = convert_to_tensor(to_retain)
     return SparseTensor(

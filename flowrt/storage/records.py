@@ -32,7 +32,7 @@ COMPRESSIONS = ("", "GZIP", "ZLIB")
 
 
 class Readable(Protocol):
-    """What records are read from."""
+    """A file or a stream of bytes."""
 
     def read(self, size: int, /) -> bytes: ...
 

@@ -47,7 +47,7 @@ this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDatase
     TextLineReader FixedLengthRecordReader IdentityReader
     LMDBReader ReaderBase decode_compressed decode_json_example parse_single_sequence_example parse_tensor
     serialize_tensor
-    io.parse_sequence_example io.match_filenames_once
+    io.parse_sequence_example parse_sequence_example io.match_filenames_once
 there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
     image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
     io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg

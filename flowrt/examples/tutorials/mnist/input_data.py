@@ -114,7 +114,7 @@ class DataSet:
 
 
 class Datasets(NamedTuple):
-    """What `read_data_sets` returns."""
+    """The three sets that `read_data_sets` returns."""
 
     train: DataSet
     validation: DataSet

@@ -52,5 +52,5 @@ def training(loss: Tensor, learning_rate: float) -> Operation:
 
 
 def evaluation(logits: Any, labels: Any) -> Tensor:
-    """How many of the largest ``logits`` are their ``labels``: an int32 scalar."""
+    """The number of rows of which the largest logit is that of the label: an int32 scalar."""
     return reduce_sum(cast(in_top_k(logits, labels, 1), int32))

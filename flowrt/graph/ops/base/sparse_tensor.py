@@ -30,7 +30,7 @@ class SparseTensor:
     ``indices`` is [n, rank] int64, ``values`` [n], ``dense_shape`` [rank] int64. Most operations expect the
     places in ascending order, without repetition. A fetch is a `SparseTensorValue`; a feed is one or a tuple.
 
-    Raises `InvalidArgumentError` for parts whose shapes do not fit together.
+    Raises `InvalidArgumentError` for parts that do not fit together.
     """
 
     def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
@@ -86,7 +86,7 @@ class SparseTensor:
         return self.values.name
 
     def eval(self, feed_dict: Any = None, session: Any = None) -> SparseTensorValue:
-        """Its value in ``session`` or the default session. Raises `FailedPreconditionError` without one."""
+        """The value in ``session`` or the default session. Raises `FailedPreconditionError` without one."""
         parts = [part.eval(feed_dict, session) for part in (self.indices, self.values, self.dense_shape)]
         return SparseTensorValue(*parts)
 

@@ -19,7 +19,14 @@ from flowrt.graph.ops.array import (
     statistics,
     tile_and_reverse,
 )
-from flowrt.graph.ops.base import filling, identities, indexing, kernel_output, shape_manipulation
+from flowrt.graph.ops.base import (
+    filling,
+    identities,
+    indexing,
+    kernel_output,
+    shape_manipulation,
+    sparse_tensor,
+)
 from flowrt.graph.ops.collective import (
     collective_gradients,
     collective_shapes,

@@ -1,7 +1,7 @@
 """Ops that parse `Example` messages into tensors, one or two for each feature that is asked for.
 
-A dense feature has values for its whole shape in every example, or a default; one whose first dimension is
-unknown (``[None, 3]``) has as many rows as an example has, padded with the default to the longest of the
+A dense feature has values for its whole shape in every example, or a default; one with an unknown first
+dimension (``[None, 3]``) has as many rows as an example has, padded with the default to the longest of the
 batch. A sparse feature has any number of values: their places, the values, and the shape that they are in.
 """
 
@@ -26,7 +26,7 @@ Dims = tuple[int | None, ...]
 
 
 def _floats(feature: Any) -> Array:
-    """From the bytes, in which they are the last: a list of 784 takes 1 us, its conversion 20."""
+    """The floats of a list, read from its bytes, which end with them: 784 take 1 us, converted 20."""
     count = len(feature.float_list.value)
     packed = feature.float_list.SerializeToString()
     return np.frombuffer(packed, "<f4", count, len(packed) - 4 * count)
