@@ -26,7 +26,8 @@ from flowrt.data.pipeline import (
     Take,
     Zip,
 )
-from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
+from flowrt.data.record_files import TextLines
+from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices
 from flowrt.data.spec import TensorSpec
 from flowrt.errors import CancelledError, DTypeError, InvalidArgumentError, NotFoundError
 
