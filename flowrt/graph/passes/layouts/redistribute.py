@@ -176,9 +176,9 @@ class Redistribution:
         self.moves: list[Move] = []
         self._known_cuts: dict[tuple[tuple[int, ...], bool, Layout, tuple[int, ...]], list[_Cut]] = {}
         self._absent: dict[tuple[str, TensorSpec], str] = {}
+        """The node in place of all tensors of a type on a device without operations."""
         self._elsewhere: dict[tuple[Layout, int, tuple[int, ...], DType], dict[Coordinate, Ref]] = {}
         """Parts of coordinates without operations: the same for each layer of a model."""
-        """The node in place of all tensors of a type on a device without operations."""
         self.read_elsewhere: list[str] = []
         """Readers on other coordinates, of which there are no operations otherwise."""
 
