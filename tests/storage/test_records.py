@@ -26,7 +26,9 @@ def test_a_record_has_tensorflows_bytes() -> None:
     assert encode_record(b"hello").hex() == "0500000000000000eab2043e68656c6c6fbb1f1c19"
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(
+    "options", OPTIONS, ids=lambda given: TFRecordOptions.get_compression_type_string(given) or "none"
+)
 def test_records_come_back_as_they_were_written(tmp_path: Path, options: object) -> None:
     path = tmp_path / "records"
     with TFRecordWriter(path, options) as writer:
