@@ -1,8 +1,12 @@
 """Pipelines, each rank a process: a GPT's training step with Adam, and stages that only sleep.
 
 Stages that sleep use no CPU, so they show the schedule alone: a micro-batch takes `SLEEP_S` forward and twice
-that backward, and `formula` says how long a step takes if nothing else does. PyTorch's side is
+that backward, and `formula_s` says how long a step takes if nothing else does. PyTorch's side is
 torch.distributed.pipelining.
+
+The CPU time of the GPT's step follows the speed of the host, which other machines share: it differs by half
+from one minute to another. Schedules have the same operations, so where one takes more than another, measure
+both again in turns before you look for a cause.
 
 As a program, ``python pipelines.py SIDE KIND.SCHEDULE RANK ADDRESSES...``, it is one process.
 """
