@@ -92,7 +92,7 @@ def _order(rank: int) -> list[int]:
 
 
 def _place(axis: int, rank: int) -> int:
-    """Where a dimension is in the channels-last form."""
+    """The index of a dimension in the channels-last form."""
     return _order(rank).index(axis % rank)
 
 
@@ -153,12 +153,12 @@ class _Rewriter:
         return self._subgraph.spec(ref)
 
     def rank(self, ref: Ref) -> int:
-        """Its rank; 0 if that is not known."""
+        """The rank of a tensor; 0 if that is not known."""
         shape = self.spec(ref).shape
         return 0 if shape is None else len(shape)
 
     def has_last(self, ref: Ref) -> bool:
-        """Whether its channels-last form is there already."""
+        """Whether the channels-last form of a tensor is there already."""
         return ref in self._last
 
     def array(self, ref: Ref) -> _Array | None:
