@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -23,11 +23,33 @@ MAX_BY_VALUE = 4096
 
 
 class _Built(NamedTuple):
-    """A graph for one signature: its session, the tensors to feed in order, and what to fetch by name."""
+    """A graph for one signature: its session, a function from the arrays that are fed to those of the
+    outputs, and the outputs by name with the places of these. Inputs ``by_value`` are not fed.
+    """
 
     session: tf.Session
-    feeds: list[Any]
+    call: Callable[..., list[Any]]
     outputs: dict[str, Value]
+    by_value: frozenset[str]
+
+
+class _Type(NamedTuple):
+    """The declared type of an input: of a tensor, or, with an ``element``, of a sequence or an optional."""
+
+    dtype: Any = None
+    sizes: list[int | None] | None = None
+    element: _Type | None = None
+    is_optional: bool = False
+
+    @classmethod
+    def of(cls, kind: Any) -> _Type:
+        """The type of a TypeProto. Raises `UnimplementedError` for element types that are none."""
+        if kind.HasField("optional_type"):
+            return cls(element=cls.of(kind.optional_type.elem_type), is_optional=True)
+        if kind.HasField("sequence_type"):
+            return cls(element=cls.of(kind.sequence_type.elem_type))
+        has_shape = kind.tensor_type.HasField("shape")
+        return cls(dtype_of_element(kind.tensor_type.elem_type), _sizes(kind) if has_shape else None)
 
 
 @final
@@ -40,7 +62,10 @@ class OnnxModel:
         self._types = {each.name: each.type for each in model.graph.input}
         self.inputs = [each.name for each in model.graph.input if each.name not in initialized]
         self.outputs = [each.name for each in model.graph.output]
-        self._by_value: set[str] = set()
+        self._parsed: dict[str, _Type] = {}
+        self._deciding = _deciding(model.graph)
+        """Inputs that may say how to build, as long as they have few values."""
+        self._by_value = set(self._deciding)
         """The inputs that say by their values how to build."""
         self._graphs: OrderedDict[Any, _Built] = OrderedDict()
 
@@ -53,11 +78,8 @@ class OnnxModel:
         """
         given = self._checked(inputs)
         built = self._built(given)
-        feeds = dict(zip(built.feeds, _flat(given, self._by_value), strict=True))
-        fetched: list[Any] = []
-        structure = {name: _with_places(value, fetched) for name, value in built.outputs.items()}
-        values = built.session.run(fetched, feeds) if fetched else []
-        return {name: _filled(value, values) for name, value in structure.items()}
+        values = built.call(*_flat(given, built.by_value))
+        return {name: _filled(value, values) for name, value in built.outputs.items()}
 
     def as_graph_model(self) -> GraphModel:
         """The model as one graph for the shapes that it declares, in which sizes may be unknown.
@@ -97,28 +119,12 @@ class OnnxModel:
                 raise InvalidArgumentError(
                     f"the model: expected inputs of {self.inputs}; got {name!r}.{hint}"
                 )
-        return {name: self._value(name, value, self._types[name]) for name, value in inputs.items()}
+        return {name: _checked(name, value, self._type(name)) for name, value in inputs.items()}
 
-    def _value(self, name: str, value: Any, kind: Any) -> Any:
-        if kind.HasField("optional_type"):
-            return None if value is None else self._value(name, value, kind.optional_type.elem_type)
-        if kind.HasField("sequence_type"):
-            return [self._value(name, each, kind.sequence_type.elem_type) for each in value]
-        wanted = dtype_of_element(kind.tensor_type.elem_type)
-        array = np.asarray(value)
-        if wanted.kind == "O":
-            flat = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
-            return np.array([*flat, None], object)[:-1].reshape(array.shape)
-        if array.dtype != wanted:
-            raise InvalidArgumentError(f"input {name!r}: expected {wanted}; got {array.dtype}")
-        if kind.tensor_type.HasField("shape"):
-            dims = _sizes(kind)
-            fits = len(dims) == array.ndim and all(
-                d in (None, size) for d, size in zip(dims, array.shape, strict=True)
-            )
-            if not fits:
-                raise InvalidArgumentError(f"input {name!r}: expected shape {dims}; got {list(array.shape)}")
-        return array
+    def _type(self, name: str) -> _Type:
+        if name not in self._parsed:
+            self._parsed[name] = _Type.of(self._types[name])
+        return self._parsed[name]
 
     # --- graphs
 
@@ -142,10 +148,16 @@ class OnnxModel:
                 if name not in self._by_value
                 for each in _leaves(value)
             ]
-            built = _Built(tf.Session(graph=graph), feeds, outputs)
+            fetched: list[Any] = []
+            places = {name: _with_places(value, fetched) for name, value in outputs.items()}
+            session = tf.Session(graph=graph)
+            call = session.make_callable(fetched, feeds)
+            built = _Built(session, call, places, frozenset(self._by_value))
             self._graphs[key] = built
             if len(self._graphs) > MAX_GRAPHS:
                 self._graphs.popitem(last=False)[1].session.close()
+                self._by_value -= self._deciding  # there is no end of values
+                self._deciding = set()
             return built
 
     def _take_by_value(
@@ -180,6 +192,54 @@ def load(source: Any) -> OnnxModel:
     return OnnxModel(model)
 
 
+def _deciding(graph: Any) -> set[str]:
+    """The inputs, single integers or bools, from which alone the condition of a branch follows."""
+    makers = {name: node for node in graph.node for name in node.output}
+    inputs = {each.name: each.type.tensor_type for each in graph.input}
+    found: set[str] = set()
+    for node in graph.node:
+        if node.op_type != "If":
+            continue
+        stack, reached = list(node.input), set[str]()
+        while stack:
+            name = stack.pop()
+            if name not in reached:
+                reached.add(name)
+                maker = makers.get(name)
+                stack += [] if maker is None else [*maker.input]
+        above = reached & inputs.keys()
+        if above and all(_is_choice(inputs[name]) for name in above):
+            found |= above
+    return found
+
+
+def _is_choice(kind: Any) -> bool:
+    """Whether a declared tensor is a single integer or bool."""
+    if not kind.HasField("shape") or kind.shape.dim:
+        return False
+    return dtype_of_element(kind.elem_type).kind in "iub"
+
+
+def _checked(name: str, value: Any, kind: _Type) -> Any:
+    """``value`` of an input as arrays."""
+    if kind.element is not None:
+        if kind.is_optional:
+            return None if value is None else _checked(name, value, kind.element)
+        return [_checked(name, each, kind.element) for each in value]
+    array = np.asarray(value)
+    if kind.dtype.kind == "O":
+        flat = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
+        return np.array([*flat, None], object)[:-1].reshape(array.shape)
+    if array.dtype != kind.dtype:
+        raise InvalidArgumentError(f"input {name!r}: expected {kind.dtype}; got {array.dtype}")
+    sizes, shape = kind.sizes, array.shape
+    if sizes is not None:
+        fits = len(sizes) == len(shape)
+        if not fits or any(a is not None and a != b for a, b in zip(sizes, shape, strict=True)):
+            raise InvalidArgumentError(f"input {name!r}: expected shape {sizes}; got {list(shape)}")
+    return array
+
+
 def _declared(name: str, kind: Any) -> Any:
     """A placeholder of the type that the model declares for an input."""
     if not kind.HasField("tensor_type"):
@@ -203,7 +263,7 @@ def _signature(name: str, value: Any, by_value: bool) -> Any:
         if by_value
         else None
     )
-    return name, value.dtype.name, value.shape, known
+    return name, value.dtype, value.shape, known
 
 
 def _placeholder(value: Any) -> Value:
@@ -218,7 +278,7 @@ def _leaves(value: Any) -> list[Any]:
     return [] if value is None else [value]
 
 
-def _flat(given: Mapping[str, Any], by_value: set[str]) -> list[Any]:
+def _flat(given: Mapping[str, Any], by_value: Collection[str]) -> list[Any]:
     return [leaf for name, value in given.items() if name not in by_value for leaf in _leaves(value)]
 
 

@@ -301,3 +301,28 @@ def test_a_branch_for_other_shapes_that_is_not_taken(outer: bool) -> None:
         assert model.run([x[:, :2], np.array(8)])["y"].tolist() == [[2.0] * 3]
     with pytest.raises(OpError, match=r"MatMul.*expected a \[m, k\] and b \[k, n\]"):
         model.run([x, np.array(8)])
+
+
+def test_a_number_that_decides_a_branch_is_part_of_the_signature() -> None:
+    """As long as it has few values; a branch is decided when the model runs after that."""
+    body = [
+        helper.make_graph([helper.make_node(op, ["x", "x"], ["z"])], op, [], [info("z", [2])])
+        for op in ("Mul", "Add")
+    ]
+    nodes = [
+        helper.make_node("Greater", ["n", "three"], ["is_large"]),
+        helper.make_node("If", ["is_large"], ["y"], then_branch=body[0], else_branch=body[1]),
+    ]
+    inputs = [info("x", [2]), info("n", [], TensorProto.INT64)]
+    model = load(model_of(nodes, inputs, [info("y", [2])], three=np.array(3)))
+    x = np.array([3, 4], np.float32)
+
+    def branches() -> int:
+        (built,) = list(model._graphs.values())[-1:]
+        return sum("cond" in each.name for each in built.session.graph.get_operations())
+
+    for n in range(MAX_GRAPHS + 3):
+        expected = x * x if n > 3 else x + x
+        assert model.run([x, np.array(n)])["y"].tolist() == expected.tolist()
+        assert (branches() > 0) == (n > MAX_GRAPHS)
+    assert len(model._graphs) == MAX_GRAPHS

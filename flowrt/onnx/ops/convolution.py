@@ -41,14 +41,7 @@ def conv(node: Node, x: Value, w: Value, bias: Value = None) -> Value:
     strides = node.get("strides", [1] * spatial)
     dilations = node.get("dilations", [1] * spatial)
     before, after = window_pads(node, shape_of(x)[2:], kernel, strides, dilations)
-    found = convolve(x, w, strides, dilations, before, after, node.get("group", 1))
-    if bias is None:
-        return found
-    return (
-        tf.nn.bias_add(found, bias, data_format="NCHW")
-        if spatial == 2
-        else tf.add(found, _channels(bias, spatial))
-    )
+    return convolve(x, w, strides, dilations, before, after, node.get("group", 1), bias)
 
 
 def _channels(bias: Value, spatial: int) -> Value:
@@ -63,26 +56,37 @@ def convolve(
     before: Sequence[int],
     after: Sequence[int],
     groups: int,
+    bias: Value = None,
 ) -> Value:
-    """``x`` [n, c, ...] with ``w`` [out, c / groups, ...]."""
+    """``x`` [n, c, ...] with ``w`` [out, c / groups, ...], and a bias for each channel."""
     kind = dtype_of(x)
     if kind.itemsize == 2:
         x, w = tf.cast(x, tf.float32), tf.cast(w, tf.float32)
-        return tf.cast(convolve(x, w, strides, dilations, before, after, groups), kind)
+        found = tf.cast(convolve(x, w, strides, dilations, before, after, groups), kind)
+        return _biased(found, bias)
     spatial = rank_of(x) - 2
     if spatial == 1:  # in two dimensions, of which the first is one
         found = convolve(
             tf.expand_dims(x, 2), tf.expand_dims(w, 2), [1, *strides], [1, *dilations], [0, *before],
-            [0, *after], groups,
+            [0, *after], groups, bias,
         )  # fmt: skip
         return tf.squeeze(found, [2])
     if spatial not in FORMATS:
         raise NotImplementedError(f"a convolution over {spatial} dimensions")
     is_depthwise = spatial == 2 and shape_of(w)[1] == 1 and len(set(strides)) == 1
     if groups > 1 and (spatial == 3 or is_depthwise):
-        return _grouped(x, w, strides, dilations, before, after, groups)
+        return _biased(_grouped(x, w, strides, dilations, before, after, groups), bias)
     filters = tf.transpose(w, [*range(2, spatial + 2), 1, 0])
-    return _convolution(x, filters, strides, dilations, before, after)
+    return _biased(_convolution(x, filters, strides, dilations, before, after), bias)
+
+
+def _biased(x: Value, bias: Value) -> Value:
+    if bias is None:
+        return x
+    spatial = rank_of(x) - 2
+    if spatial == 2:
+        return tf.nn.bias_add(x, bias, data_format="NCHW")
+    return tf.add(x, _channels(bias, spatial))
 
 
 def _convolution(x: Value, filters: Value, strides: Any, dilations: Any, before: Any, after: Any) -> Value:
@@ -139,8 +143,7 @@ def conv_transpose(node: Node, x: Value, w: Value, bias: Value = None) -> Value:
     swapped = [tf.transpose(part, [1, 0, *range(2, spatial + 2)]) for part in tf.split(turned, groups, 0)]
     filters = swapped[0] if groups == 1 else tf.concat(swapped, 0)
     none = [0] * spatial
-    found = convolve(x, filters, [1] * spatial, dilations, none, none, groups)
-    return found if bias is None else tf.add(found, _channels(bias, spatial))
+    return convolve(x, filters, [1] * spatial, dilations, none, none, groups, bias)
 
 
 def _transposed_pads(

@@ -91,6 +91,11 @@ def _order(rank: int) -> list[int]:
     return [0, *range(2, rank), 1]
 
 
+def _rank(node: Node) -> int:
+    shape = node.outputs[0].shape
+    return 0 if shape is None else len(shape)
+
+
 def _place(axis: int, rank: int) -> int:
     """The index of a dimension in the channels-last form."""
     return _order(rank).index(axis % rank)
@@ -121,7 +126,9 @@ class _Rewriter:
         self._first: dict[Ref, Ref] = {}
         """Tensors as they were, of those that are computed with the channels last."""
         self._pending: dict[Ref, Node] = {}
-        """Nodes that compute tensors with the channels last, of which nothing has read the other form."""
+        """Nodes that compute tensors with the channels last."""
+        self.in_front: dict[Ref, Ref] = {}
+        """Tensors of which others are reshapes."""
 
     def run(self) -> Subgraph:
         for node in self._subgraph:
@@ -137,6 +144,8 @@ class _Rewriter:
             for index in range(len(node.outputs)):
                 ref = node.name, index
                 self._last[ref], self._pending[ref] = ref, changed
+            if changed.op is node.op and _rank(changed) != _rank(node):
+                self._reshape_back(node, changed)
             return
         if node.op in REDUCTIONS and (reduced := _whole_reduction(self, node)) is not None:
             self._nodes[node.name] = reduced
@@ -145,6 +154,12 @@ class _Rewriter:
         self._nodes[node.name] = node if inputs == node.inputs else node.replace(inputs=inputs)
         if node.op is transpose_op:
             self._note_transpose(node)
+
+    def _reshape_back(self, node: Node, changed: Node) -> None:
+        """Reshape what was computed in front of a reshape."""
+        ref = node.name, 0
+        back = self.reshaped(changed, ref, _last_spec(node.outputs[0]))
+        self._last[ref], self._pending[ref], self.in_front[back] = back, self._nodes[back[0]], ref
 
     # --- what rules ask
 
@@ -194,6 +209,16 @@ class _Rewriter:
             made = self._turned(node, self._last[ref], node.outputs[ref[1]], back)
         self._first[ref] = made
         return made
+
+    def made(self, ref: Ref) -> TensorSpec:
+        """The spec of a tensor that was made here."""
+        return self._nodes[ref[0]].outputs[ref[1]]
+
+    def width(self, ref: Ref) -> int:
+        """The rank of a tensor that was made here, of known rank."""
+        shape = self.made(ref).shape
+        assert shape is not None
+        return len(shape)
 
     # --- new nodes
 
@@ -313,8 +338,23 @@ def _elementwise(rewriter: _Rewriter, node: Node) -> Node | None:
     is_led = any(rewriter.has_last(ref) and rewriter.spec(ref).shape == shape for ref in node.inputs)
     if not is_led:
         return None
-    inputs = [_broadcast(rewriter, ref, len(shape)) for ref in node.inputs]
-    return _with_last(node, [ref for ref in inputs if ref]) if all(inputs) else None
+    inputs = [ref for ref in (_broadcast(rewriter, ref, len(shape)) for ref in node.inputs) if ref]
+    if len(inputs) < len(node.inputs):
+        return None
+    return _in_front(rewriter, node, inputs) or _with_last(node, inputs)
+
+
+def _in_front(rewriter: _Rewriter, node: Node, inputs: Sequence[Ref]) -> Node | None:
+    """An operation on a reshaped tensor and on vectors of channels, in front of the reshape: a convolution
+    over one dimension can have it as its epilogue.
+    """
+    reshaped = [ref for ref in inputs if ref in rewriter.in_front]
+    if len(reshaped) != 1 or any(rewriter.width(ref) > 1 for ref in inputs if ref not in reshaped):
+        return None
+    spec = rewriter.made(rewriter.in_front[reshaped[0]])
+    after = TensorSpec(node.outputs[0].dtype, spec.shape)
+    inputs = tuple([rewriter.in_front.get(ref, ref) for ref in inputs])
+    return node.replace(inputs=inputs, outputs=(after,))
 
 
 def _broadcast(rewriter: _Rewriter, ref: Ref, rank: int) -> Ref | None:
@@ -431,6 +471,7 @@ def _respaced(rewriter: _Rewriter, node: Node) -> Node | None:
     spec = _last_spec(spec)
     sizes = rewriter.constant(node, np.array(spec.shape, np.int32))
     attrs = {"T": spec.dtype, "Tshape": dtypes.int32}
+    rewriter.in_front[node.name, 0] = rewriter.last(x)
     return node.replace(op=reshape, inputs=(rewriter.last(x), sizes), attrs=attrs, outputs=(spec,))
 
 
