@@ -41,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if options.models and str(model) not in options.models:
             continue
         if model.why_absent:
-            print(f"{str(model):32} {model.why_absent}")
+            print(f"{model!s:32} {model.why_absent}")
             continue
         ours, theirs = measured(model, options.threads, CLOCKS[options.clock])
         ratios.append(ours / theirs)
-        print(f"{str(model):32} {ours * 1e3:9.3f} ms {theirs * 1e3:9.3f} ms {ours / theirs:6.2f}", flush=True)
+        print(f"{model!s:32} {ours * 1e3:9.3f} ms {theirs * 1e3:9.3f} ms {ours / theirs:6.2f}", flush=True)
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{'geometric mean, largest':32} {'':25} {mean:6.2f} {max(ratios):6.2f}")

@@ -31,6 +31,7 @@ from flowrt.graph.passes.collective.lower_collectives import lower_collectives
 from flowrt.graph.passes.fusion.accumulated_products import accumulate_products
 from flowrt.graph.passes.fusion.channels_last import channels_last
 from flowrt.graph.passes.fusion.epilogues import fuse_epilogues
+from flowrt.graph.passes.fusion.fold_factors import fold_factors
 from flowrt.graph.passes.fusion.fuse import fuse
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
 from flowrt.graph.passes.fusion.loop_factors import lay_out_factors
@@ -184,6 +185,7 @@ def _mixed_precision(step: Subgraph, optimises: bool) -> Subgraph:
 
 FUSIONS: Mapping[str, Callable[[Subgraph, LoopCompiler, bool], Subgraph]] = {
     "channels_last": lambda part, compiler, each: part if each else channels_last(part, compiler),
+    "fold_factors": lambda part, compiler, each: part if each else fold_factors(part, compiler),
     "gather_slices": lambda part, compiler, each: gather_slices(part) if each else part,
     "lay_out_factors": lambda part, compiler, each: lay_out_factors(part, compiler),
     "narrow_products": lambda part, compiler, each: narrow_products(part),

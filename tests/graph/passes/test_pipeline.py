@@ -124,8 +124,8 @@ def test_the_pipeline_reads_what_it_writes() -> None:
         "extract, lower, order_effects, infer_shapes,"
         " optimise(fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies),"
         " infer_shapes, mixed_precision, lower_layouts, place, lower_collectives, split, partition,"
-        " fuse(channels_last, gather_slices, lay_out_factors, narrow_products, read_rows_in_place,"
-        " accumulate_products, fuse_epilogues, fuse)"
+        " fuse(channels_last, fold_factors, gather_slices, lay_out_factors, narrow_products,"
+        " read_rows_in_place, accumulate_products, fuse_epilogues, fuse)"
     )
 
 
