@@ -52,12 +52,12 @@ def bound_primitive(
     except onednn.Unsupported:
         return None
     kernel = partial(ONEDNN_KERNELS[node.op], node.op, np, out=out, **attrs)
-    slots = {i: late[s].slot for i, s in enumerate(found.sources) if s is not None and is_late(late[s])}
+    slots = {i: late[s].slot for i, s in enumerate(found.sources) if s is not None and _is_late(late[s])}
     fixed = [i for i, source in enumerate(found.sources) if source in constants]
     return BoundPrimitive(found, slots, fixed, registers, partial(_call, kernel, arguments, registers))
 
 
-def is_late(argument: Any) -> bool:
+def _is_late(argument: Any) -> bool:
     return isinstance(argument, LateArray)
 
 
