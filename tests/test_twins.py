@@ -29,13 +29,20 @@ def test_values_are_tensorflows(program: str, tmp_path: Path) -> None:
         ours = runpy.run_path(str(source))["results"](tf)
     with np.load(path) as theirs:
         assert ours.keys() == set(theirs)
-        wrong = [name for name in theirs if not same(np.asarray(ours[name]), theirs[name])]
+        wrong = [
+            name
+            for name in theirs
+            if not same(np.asarray(ours[name]), theirs[name], name.startswith("about_"))
+        ]
         told = "; ".join(f"{name}: {np.asarray(ours[name])!r:.300} {theirs[name]!r:.300}" for name in wrong)
     assert not wrong, told
 
 
-def same(ours: np.ndarray, theirs: np.ndarray) -> bool:
+def same(ours: np.ndarray, theirs: np.ndarray, nearly: bool) -> bool:
     if ours.dtype == object:
         return ours.shape == theirs.shape and bool((ours.astype("S") == theirs).all())
-    near = np.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    tolerance = (4 if ours.dtype == np.uint8 else 4 / 255) if nearly else TOLERANCE
+    near = np.allclose(
+        ours.astype(float), theirs.astype(float), rtol=TOLERANCE, atol=tolerance, equal_nan=True
+    )
     return ours.shape == theirs.shape and ours.dtype == theirs.dtype and near

@@ -48,9 +48,9 @@ this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDatase
     LMDBReader ReaderBase decode_compressed decode_json_example parse_single_sequence_example parse_tensor
     serialize_tensor
     io.parse_sequence_example parse_sequence_example io.match_filenames_once
-there are no image operations. Instead: py_func, or the map of a flowrt.data.Dataset
-    image io.decode_and_crop_jpeg io.decode_bmp io.decode_gif io.decode_image io.decode_jpeg io.decode_png
-    io.encode_jpeg io.encode_png io.extract_jpeg_shape io.is_jpeg
+this image operation is not supported. Instead: py_func, or the map of a flowrt.data.Dataset
+    image.extract_glimpse image.sample_distorted_bounding_box image.non_max_suppression_overlaps
+    image.generate_bounding_box_proposals image.decode_jxl image.decode_webp image.extract_patches
 no variable keeps the names of files. Instead: matching_files
     train.match_filenames_once
 there are no distributions. Instead: flowrt.random_normal and other random ops
@@ -168,7 +168,8 @@ def _reasons() -> dict[str, dict[str, str]]:
 _REASONS = _reasons()
 
 _PUBLIC = """
-nn train layers losses metrics math linalg strings random debugging bitwise data initializers summary
+nn train layers losses image sparse python_io
+metrics math linalg strings random debugging bitwise data initializers summary
 nn.rnn_cell data.experimental io gfile graph_util saved_model logging app flags nest resource_loader test
 profiler config config.experimental distribute distribute.experimental distribute.cluster_resolver
 experimental

@@ -11,5 +11,7 @@ pooling, pooling_places            max and average pooling; the places of maxima
 fake_quant                         numbers as a quantized tensor has them
 boxes, combined_boxes              non-maximum suppression
 colors                             hue, saturation and value of images
-resize, space_batch                images of another size; blocks of space as a batch
+picture_boxes                      boxes drawn on images
+resize, crops                      images, and parts of images, of another size
+space_batch                        blocks of space as a batch
 """

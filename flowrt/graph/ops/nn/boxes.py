@@ -83,7 +83,7 @@ def _decayed_boxes(boxes: Any, scores: Any, most: int, least: float, sigma: floa
     return np.array(taken, np.int64), np.array(with_scores, scores.dtype)
 
 
-def _on_host(xp: Any, x: Any) -> Any:
+def on_host(xp: Any, x: Any) -> Any:
     return x if xp is np else xp.asnumpy(x)
 
 
@@ -97,7 +97,7 @@ def _suppressed(
     if most < 0 or spread < 0:
         name, value = ("max_output_size", most) if most < 0 else ("soft_nms_sigma", spread)
         raise InvalidArgumentError(f"{name}: expected at least 0; got {value}")
-    here, points = _on_host(xp, boxes), _on_host(xp, scores)
+    here, points = on_host(xp, boxes), on_host(xp, scores)
     if spread:
         places, found = _decayed_boxes(here, points, most, least, spread)
     else:
@@ -215,7 +215,7 @@ def _by_class(
     xp: Any, boxes: Any, scores: Any, most: int, overlap: Any, least: Any, center_point_box: bool
 ) -> Any:
     limit, least = float(overlap), float(least)
-    here, points = _on_host(xp, boxes), _on_host(xp, scores)
+    here, points = on_host(xp, boxes), on_host(xp, scores)
     if center_point_box:
         middle, half = here[..., :2], here[..., 2:] / 2
         here = np.concatenate([middle - half, middle + half], axis=-1)

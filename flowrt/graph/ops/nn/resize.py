@@ -1,4 +1,4 @@
-"""Images of another size: `ResizeBilinear`, `ResizeNearestNeighbor`, `ResizeBicubic`; `CropAndResize`.
+"""Images of another size: `ResizeBilinear`, `ResizeNearestNeighbor`, `ResizeBicubic`, `ResizeArea`.
 
 Each is separable: along an axis a result is a weighted sum of a few elements; their places and weights depend
 on the two sizes alone. Pixels are squares (``half_pixel_centers``), or points, of which the outer ones may
@@ -19,7 +19,6 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.identities import cast, static_value
-from flowrt.graph.ops.base.indexing import check_range
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.linalg.einsum import einsum
 from flowrt.graph.shapes import Shape, format_shape
@@ -90,7 +89,23 @@ def cubic_taps(out: int, size: int, align_corners: bool, half_pixel_centers: boo
     return Taps(inside, weights.astype(np.float32))
 
 
-def _size(s: ShapeContext, position: int) -> tuple[int | None, int | None]:
+@lru_cache(maxsize=64)
+def area_taps(out: int, size: int, align_corners: bool, half_pixel_centers: bool) -> Taps:
+    """The parts of the elements that each result covers."""
+    aligned = align_corners and out > 1
+    scale = np.float32((size - 1) / (out - 1) if aligned else size / out)
+    first = np.arange(out, dtype=np.float32) * scale
+    last = first + scale
+    lower = np.floor(first)
+    count = int((np.ceil(last) - lower).max())
+    at = lower[:, None] + np.arange(count, dtype=np.float32)
+    covered = np.minimum(at + 1, last[:, None]) - np.maximum(at, first[:, None])
+    return Taps(
+        np.clip(at, 0, size - 1).astype(np.int64), (np.maximum(covered, 0) / scale).astype(np.float32)
+    )
+
+
+def asked_size(s: ShapeContext, position: int) -> tuple[int | None, int | None]:
     """The height and width that host input ``position`` asks for."""
     value = s.value(position)
     if value is None:
@@ -101,10 +116,10 @@ def _size(s: ShapeContext, position: int) -> tuple[int | None, int | None]:
 
 
 def _resized(s: ShapeContext) -> list[Shape]:
-    return [(*_images(s.shapes[0])[:1], *_size(s, 1), *_images(s.shapes[0])[3:])]
+    return [(*images_shape(s.shapes[0])[:1], *asked_size(s, 1), *images_shape(s.shapes[0])[3:])]
 
 
-def _images(shape: Shape) -> Sequence[int | None]:
+def images_shape(shape: Shape) -> Sequence[int | None]:
     if shape is None:
         return (None, None, None, None)
     if len(shape) != 4 or 0 in shape[1:3]:
@@ -209,78 +224,18 @@ resize_bicubic_op = _define_resize(
     "ResizeBicubic", cubic_taps, "Images of another size, by cubic curves through four pixels, in float32."
 )
 
-
-# --- parts of images
-
-
-def _cropped(s: ShapeContext) -> list[Shape]:
-    boxes = s.shapes[1]
-    if boxes is not None and (len(boxes) != 2 or boxes[1] not in (4, None)):
-        raise InvalidArgumentError(f"boxes: expected [boxes, 4]; got {format_shape(boxes)}")
-    return [(None if boxes is None else boxes[0], *_size(s, 3), *_images(s.shapes[0])[3:])]
-
-
-def _crop(
-    xp: Any, image: Any, boxes: Any, box_ind: Any, crop_size: Any, method: str, extrapolation_value: float,
-    out: Any = None,
-) -> Any:  # fmt: skip
-    if method not in ("bilinear", "nearest"):
-        raise InvalidArgumentError(f"expected method 'bilinear' or 'nearest'; got {method!r}")
-    if boxes.shape[0] != box_ind.shape[0]:
-        raise InvalidArgumentError(
-            f"expected an image for each of {boxes.shape[0]} boxes; got {box_ind.shape[0]}"
-        )
-    check_range(xp, "box_ind", box_ind.reshape(-1), image.shape[0])
-    (top, left, bottom, right), (rows, columns) = boxes.astype(np.float32).T, crop_size
-    ys, y_inside = _places(xp, top, bottom, rows, image.shape[1])
-    xs, x_inside = _places(xp, left, right, columns, image.shape[2])
-    batch = box_ind.reshape(-1, 1, 1)
-
-    def at(y: Any, x: Any) -> Any:
-        y, x = (xp.clip(v, 0, n - 1).astype(np.int64) for v, n in ((y, image.shape[1]), (x, image.shape[2])))
-        return image[batch, y[:, :, None], x[:, None, :]].astype(np.float32)
-
-    if method == "nearest":
-        made = at(xp.floor(ys + np.float32(0.5)), xp.floor(xs + np.float32(0.5)))
-    else:
-        y0, x0 = xp.floor(ys), xp.floor(xs)
-        y1, x1 = xp.ceil(ys), xp.ceil(xs)
-        across, down = (xs - x0)[:, None, :, None], (ys - y0)[:, :, None, None]
-        upper = at(y0, x0) + (at(y0, x1) - at(y0, x0)) * across
-        lower = at(y1, x0) + (at(y1, x1) - at(y1, x0)) * across
-        made = upper + (lower - upper) * down
-    inside = (y_inside[:, :, None] & x_inside[:, None, :])[..., None]
-    return delivered(xp, xp.where(inside, made, np.float32(extrapolation_value)), np.float32, out)
-
-
-def _places(xp: Any, first: Any, last: Any, count: int, size: int) -> tuple[Any, Any]:
-    """The places of the rows of crops in an image, ``[boxes, count]``, and which of them are in it."""
-    end = np.float32(size - 1)
-    steps = xp.arange(count, dtype=np.float32)
-    if count > 1:
-        found = (first * end)[:, None] + steps * ((last - first) * end / np.float32(count - 1))[:, None]
-    else:
-        found = (np.float32(0.5) * (first + last) * end)[:, None]
-    return found, (found >= 0) & (found <= end)
-
-
-crop_and_resize_op = define_op(
-    "CropAndResize",
-    "image: T in REAL, boxes: float32, box_ind: int32, crop_size: host int32 -> crops: float32",
-    attrs="method: string = 'bilinear', extrapolation_value: float = 0.0",
-    shape=_cropped,
-    kernel=_crop,
+resize_area_op: OpDef[Tensor] = define_op(
+    "ResizeArea",
+    "images: T in REAL, size: host int32 -> resized_images: float32",
+    attrs="align_corners: bool = False",
+    shape=_resized,
+    kernel=lambda xp, images, size, align_corners, out=None: _weighted(area_taps)(
+        xp, images, size, align_corners, False, out
+    ),
     vjp=NONDIFFERENTIABLE,
-    samples=lambda rng: [
-        sample(
-            rng.standard_normal((2, 5, 4, 3)).astype(np.float32),
-            np.array([[0, 0, 1, 1], [0.2, -0.1, 0.7, 1.2], [0.9, 0.5, 0.1, 0.4]], np.float32),
-            np.array([0, 1, 1], np.int32),
-            np.array([3, 2], np.int32),
-            method=method,
-            extrapolation_value=-1.0,
-        )
-        for method in ("bilinear", "nearest")
-    ],
-    doc="Boxes of images, in parts of their height and width, resized to one size.",
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3, 4, 2)).astype(np.float32), np.array([2, 7], np.int32)),
+        sample(rng.integers(0, 9, (1, 7, 5, 1), np.uint8), np.array([3, 2], np.int32), align_corners=True),
+    ),
+    doc="Images of another size; each pixel is the mean of the area that it covers, in float32.",
 )

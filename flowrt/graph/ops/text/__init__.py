@@ -8,6 +8,7 @@ assertions           checks at run time and at build time
 checkpoint_files     checkpoints of TensorFlow's, written and read
 csv_lines            comma-separated values
 examples             `Example` messages, parsed
+image_codecs         images decoded and encoded
 files                files read and written
 summaries            values reported to TensorBoard
 """
