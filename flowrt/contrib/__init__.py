@@ -2,6 +2,8 @@
 
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
+learn               modes of models
+losses              losses with the predictions first
 framework           arg_scope, the global step, nest
 rnn, seq2seq        recurrent cells and networks; `sequence_loss`
 mixed_precision     loss scales by managers
@@ -17,6 +19,8 @@ from flowrt.contrib import (
     distribute,
     framework,
     layers,
+    learn,
+    losses,
     mixed_precision,
     rnn,
     seq2seq,
@@ -25,11 +29,36 @@ from flowrt.contrib import (
     tpu,
     training,
 )
+from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "distribute", "framework", "layers", "mixed_precision", "rnn", "seq2seq", "slim", "tensorboard", "tpu",
-    "training",
+    "distribute", "framework", "layers", "learn", "losses", "mixed_precision", "rnn", "seq2seq", "slim",
+    "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
+_PATHS = """
+layers: python -> contrib.layers
+layers.python: layers -> contrib.layers
+layers.python.layers: initializers layers optimizers regularizers -> contrib.layers
+layers.python.layers: utils -> tf1.layer_arguments
+learn: python -> contrib.learn
+learn.python: learn -> contrib.learn
+framework: python -> contrib.framework
+framework.python: framework ops -> contrib.framework
+framework.python.ops: add_arg_scope arg_scope variables -> contrib.framework
+rnn: python -> contrib.rnn
+rnn.python: ops -> contrib.rnn
+rnn.python.ops: core_rnn core_rnn_cell rnn rnn_cell -> contrib.rnn nn nn.rnn_cell
+seq2seq: python -> contrib.seq2seq
+seq2seq.python: ops -> contrib.seq2seq
+seq2seq.python.ops: loss -> contrib.seq2seq
+slim: python -> contrib.slim
+slim.python: slim -> contrib.slim
+training: python -> contrib.training
+training.python: training -> contrib.training
+training.python.training: hparam training -> contrib.training
+"""
+
+make_paths("contrib", {path: found for path, found in read_paths(_PATHS).items() if "." in path}, {})
 __getattr__ = missing_from("contrib")

@@ -16,6 +16,9 @@ client: device_lib -> config.device_listing
 client: timeline -> profiler.timeline
 data: ->
 data.ops: dataset_ops iterator_ops readers -> data
+data.util: nest -> nest
+estimator: estimator model_fn run_config -> estimator
+estimator.inputs: numpy_io pandas_io -> estimator.inputs
 eager: context function -> flowrt
 framework: common_shapes constant_op function importer ops tensor_spec tensor_util -> flowrt
 framework: smart_cond -> tf1.layer_arguments
@@ -39,7 +42,8 @@ ops: array_grad array_ops check_ops clip_ops confusion_matrix data_flow_ops func
     gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn parsing_ops
     partitioned_variables resource_variable_ops script_ops session_ops state_ops template tensor_array_ops
     variable_scope variables while_v2 -> flowrt
-ops: math_ops gen_math_ops -> flowrt math
+ops: math_ops gen_math_ops standard_ops -> flowrt math
+ops: constant_op custom_gradient -> flowrt
 ops: control_flow_ops -> flowrt graph.ops.text.python_calls
 ops: batch_norm_util candidate_sampling_ops ctc_ops embedding_ops gen_nn_ops nn nn_grad nn_impl nn_ops rnn
     sparse_ops -> nn flowrt sparse

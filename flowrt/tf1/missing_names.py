@@ -20,10 +20,21 @@ from flowrt.errors import UnimplementedError
 _MISSING = """\
 there is no Keras. Instead: flowrt.layers
     keras
-there are no estimators. Instead: a training loop over Session.run with flowrt.data
-    estimator feature_column contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
-    contrib.learn contrib.estimator contrib.tpu.TPUEstimator contrib.tpu.TPUEstimatorSpec
-    contrib.tpu.RunConfig contrib.tpu.TPUConfig
+this estimator is not supported. Instead: estimator.Estimator with a model_fn
+    estimator.DNNClassifier estimator.DNNRegressor estimator.LinearClassifier estimator.LinearRegressor
+    estimator.DNNLinearCombinedClassifier estimator.DNNLinearCombinedRegressor estimator.BaselineClassifier
+    estimator.BaselineRegressor estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor
+    estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
+    estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
+    estimator.WarmStartSettings estimator.tpu estimator.experimental contrib.estimator
+    contrib.tpu.TPUEstimator contrib.tpu.TPUEstimatorSpec contrib.tpu.RunConfig contrib.tpu.TPUConfig
+    contrib.learn.DNNClassifier contrib.learn.LinearClassifier contrib.learn.Estimator
+    contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
+estimators do not export. Instead: saved_model.simple_save
+    estimator.export estimator.Exporter estimator.FinalExporter estimator.LatestExporter
+    estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
+there are no feature columns. Instead: nn.embedding_lookup, one_hot, concat
+    feature_column
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
@@ -168,13 +179,14 @@ def _reasons() -> dict[str, dict[str, str]]:
 _REASONS = _reasons()
 
 _PUBLIC = """
-nn train layers losses image sparse python_io
+nn train layers losses image sparse python_io estimator estimator.inputs
 metrics math linalg strings random debugging bitwise data initializers summary
 nn.rnn_cell data.experimental io gfile graph_util saved_model logging app flags nest resource_loader test
 profiler config config.experimental distribute distribute.experimental distribute.cluster_resolver
 experimental
 experimental.dtensor autograph contrib train.experimental
 contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
+contrib.learn contrib.losses
 contrib.distribute contrib.mixed_precision
 """
 """The modules that a hint may name, most likely first, after the top level."""

@@ -1,0 +1,19 @@
+"""``flowrt.estimator``: models as functions that are trained, evaluated and asked by an `Estimator`.
+
+modes         `ModeKeys`, `EstimatorSpec`: what a model function is told and returns
+run_config    `RunConfig`
+estimator     `Estimator`, `train_and_evaluate`
+inputs        functions of arrays that give features and labels
+"""
+
+from flowrt.estimator import inputs as inputs
+from flowrt.estimator.estimator import Estimator as Estimator
+from flowrt.estimator.estimator import EvalSpec as EvalSpec
+from flowrt.estimator.estimator import TrainSpec as TrainSpec
+from flowrt.estimator.estimator import train_and_evaluate as train_and_evaluate
+from flowrt.estimator.modes import EstimatorSpec as EstimatorSpec
+from flowrt.estimator.modes import ModeKeys as ModeKeys
+from flowrt.estimator.run_config import RunConfig as RunConfig
+from flowrt.tf1.missing_names import missing_from
+
+__getattr__ = missing_from("estimator")

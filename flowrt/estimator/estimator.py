@@ -1,0 +1,329 @@
+"""`Estimator`: a graph for each call, built by the model function and run by a monitored session; what lasts
+are the checkpoints in ``model_dir``.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt import metrics
+from flowrt.data import Dataset
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.estimator.modes import EstimatorSpec, ModeKeys
+from flowrt.estimator.run_config import RunConfig
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.ops.random.random_ops import set_random_seed
+from flowrt.graph.source import misuse
+from flowrt.logging import info
+from flowrt.train.checkpoints.checkpoint_state import latest_checkpoint
+from flowrt.train.checkpoints.open_checkpoint import open_checkpoint
+from flowrt.train.checkpoints.saver import Saver
+from flowrt.train.checkpoints.scaffold import Scaffold
+from flowrt.train.hooks.basic_session_run_hooks import (
+    FinalOpsHook,
+    LoggingTensorHook,
+    NanTensorHook,
+    StopAtStepHook,
+)
+from flowrt.train.hooks.session_run_hook import SessionRunHook
+from flowrt.train.optimizers.global_step import get_or_create_global_step
+from flowrt.train.sessions.monitored_session import MonitoredSession, MonitoredTrainingSession
+from flowrt.train.sessions.session_manager import ChiefSessionCreator
+
+_ALWAYS = ("features",)
+_OPTIONAL = ("labels", "mode", "params", "config")
+
+
+class _StartIterator(SessionRunHook):
+    """Runs the initializer of a dataset's iterator in each new session."""
+
+    def __init__(self, initializer: Any) -> None:
+        self._initializer = initializer
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        session.run(self._initializer)
+
+
+class Estimator:
+    """A model, ``model_fn(features, labels, mode, params, config)``, that is trained, evaluated and asked.
+
+    ``model_fn`` takes ``features`` and those of the other arguments that it names, and returns an
+    `EstimatorSpec`; ``params`` is a dict of its own. An input function gives features, or features and
+    labels, as tensors or as a `Dataset` of them. Each call builds a graph anew and begins with the newest
+    checkpoint in ``model_dir``, by default a new temporary directory.
+
+    Raises `InvalidArgumentError` for a function with other arguments.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: Any = None,
+        config: RunConfig | None = None,
+        params: Mapping[str, Any] | None = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        known = inspect.signature(model_fn).parameters
+        if strange := [name for name in known if name not in (*_ALWAYS, *_OPTIONAL)]:
+            raise misuse(
+                f"Estimator: expected a model_fn of {', '.join((*_ALWAYS, *_OPTIONAL))}; it has {strange}",
+                InvalidArgumentError,
+            )
+        if warm_start_from is not None:
+            raise misuse("Estimator: use train.init_from_checkpoint in model_fn", InvalidArgumentError)
+        self._model_fn, self._arguments = model_fn, [name for name in known if name in _OPTIONAL]
+        config = config or RunConfig()
+        directory = model_dir or config.model_dir or tempfile.mkdtemp()
+        self._config = config.replace(model_dir=os.fspath(directory))
+        self._params = copy.deepcopy(dict(params or {}))
+
+    @property
+    def model_dir(self) -> str:
+        return str(self._config.model_dir)
+
+    @property
+    def config(self) -> RunConfig:
+        return self._config
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """A copy of the parameters."""
+        return copy.deepcopy(self._params)
+
+    @property
+    def model_fn(self) -> Callable[..., Any]:
+        return self._model_fn
+
+    def latest_checkpoint(self) -> str | None:
+        """The path of the newest checkpoint, or None."""
+        return latest_checkpoint(self.model_dir)
+
+    def get_variable_names(self) -> list[str]:
+        """The names in the newest checkpoint. Raises `NotFoundError` if there is none."""
+        return sorted(self._reader().get_variable_to_shape_map())
+
+    def get_variable_value(self, name: str) -> np.ndarray[Any, Any]:
+        """The value of the variable ``name`` in the newest checkpoint. Raises `NotFoundError`."""
+        return self._reader().get_tensor(name)
+
+    def _reader(self) -> Any:
+        return open_checkpoint(self._needed_checkpoint(None))
+
+    def _needed_checkpoint(self, path: Any) -> str:
+        found = os.fspath(path) if path else self.latest_checkpoint()
+        if found is None:
+            raise NotFoundError(f"Estimator: expected a checkpoint in {self.model_dir}; there is none")
+        return found
+
+    # --- building
+
+    def _input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list[SessionRunHook]]:
+        """Features, labels or None, and the hook that starts their iterator."""
+        offered = {"params": self.params, "config": self._config, "mode": mode}
+        taken = inspect.signature(input_fn).parameters
+        given = input_fn(**{name: value for name, value in offered.items() if name in taken})
+        hooks: list[SessionRunHook] = []
+        if isinstance(given, Dataset):
+            iterator = given.make_initializable_iterator()
+            hooks.append(_StartIterator(iterator.initializer))
+            given = iterator.get_next()
+        if isinstance(given, (tuple, list)):
+            if len(given) != 2:
+                raise misuse(
+                    f"input_fn: expected features and labels; got {len(given)} parts", InvalidArgumentError
+                )
+            return given[0], given[1], hooks
+        return given, None, hooks
+
+    def _model(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        offered = {"labels": labels, "mode": mode, "params": self.params, "config": self._config}
+        if labels is not None and "labels" not in self._arguments:
+            raise misuse(
+                "Estimator: model_fn has no argument labels, and input_fn gives some", InvalidArgumentError
+            )
+        spec = self._model_fn(features, **{name: offered[name] for name in self._arguments})
+        if not isinstance(spec, EstimatorSpec):
+            raise misuse(f"model_fn: expected an EstimatorSpec; got {spec!r:.80}", DTypeError)
+        return spec
+
+    def _built(self, input_fn: Callable[..., Any], mode: str) -> tuple[EstimatorSpec, list[SessionRunHook]]:
+        """The model of ``input_fn`` in the default graph."""
+        if self._config.tf_random_seed is not None:
+            set_random_seed(self._config.tf_random_seed)
+        get_or_create_global_step()
+        features, labels, hooks = self._input(input_fn, mode)
+        return self._model(features, None if mode == ModeKeys.PREDICT else labels, mode), hooks
+
+    def _scaffold(self, spec: EstimatorSpec) -> Scaffold:
+        if spec.scaffold is not None:
+            return spec.scaffold
+        config = self._config
+        hours = config.keep_checkpoint_every_n_hours
+        return Scaffold(
+            saver=Saver(max_to_keep=config.keep_checkpoint_max, keep_checkpoint_every_n_hours=hours)
+        )
+
+    # --- running
+
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[SessionRunHook] | None = None,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Any = None,
+    ) -> Estimator:
+        """Train for ``steps`` more steps, or until the global step is ``max_steps``, or the input ends;
+        returns the estimator. Checkpoints are saved as the configuration says, and at the end.
+
+        Raises `InvalidArgumentError` if both are given, and for ``saving_listeners``, which have to be given
+        to a `CheckpointSaverHook`; errors of the step otherwise.
+        """
+        if saving_listeners:
+            raise misuse("train: give saving_listeners to a CheckpointSaverHook", InvalidArgumentError)
+        if steps is not None and max_steps is not None:
+            raise misuse("train: expected steps or max_steps; got both", InvalidArgumentError)
+        if max_steps is not None and self._trained_steps() >= max_steps:
+            return self
+        config = self._config
+        with Graph().as_default():
+            spec, own = self._built(input_fn, ModeKeys.TRAIN)
+            own += [NanTensorHook(spec.loss)]
+            if config.log_step_count_steps:
+                shown = {"loss": spec.loss, "step": get_or_create_global_step()}
+                own += [LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)]
+            if steps is not None or max_steps is not None:
+                own += [StopAtStepHook(num_steps=steps, last_step=max_steps)]
+            with MonitoredTrainingSession(
+                checkpoint_dir=self.model_dir,
+                scaffold=self._scaffold(spec),
+                hooks=[*own, *spec.training_hooks, *(hooks or ())],
+                chief_only_hooks=list(spec.training_chief_hooks),
+                save_checkpoint_secs=config.save_checkpoints_secs,
+                save_checkpoint_steps=config.save_checkpoints_steps,
+                save_summaries_steps=config.save_summary_steps,
+                config=config.session_config,
+                log_step_count_steps=config.log_step_count_steps,
+            ) as session:
+                loss = None
+                while not session.should_stop():
+                    _, loss = session.run([spec.train_op, spec.loss])
+            info("Loss for final step: %s.", loss)
+        return self
+
+    def _trained_steps(self) -> int:
+        path = self.latest_checkpoint()
+        return int(self.get_variable_value("global_step")) if path else 0
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        checkpoint_path: Any = None,
+        name: str | None = None,
+    ) -> dict[str, Any]:
+        """The model's metrics over ``steps`` batches (None: all), the mean ``loss``, and the ``global_step``,
+        of the newest checkpoint, or of ``checkpoint_path``. Without any checkpoint the model is initialized.
+        """
+        path = os.fspath(checkpoint_path) if checkpoint_path else self.latest_checkpoint()
+        with Graph().as_default():
+            spec, own = self._built(input_fn, ModeKeys.EVAL)
+            found = dict(spec.eval_metric_ops)
+            found.setdefault("loss", metrics.mean(spec.loss))
+            values = {key: value for key, (value, _) in found.items()}
+            updates = [update for _, update in found.values()]
+            step = get_or_create_global_step()
+            final = FinalOpsHook({**values, "global_step": step})
+            count = 0
+            with self._session(spec, path, [*own, *spec.evaluation_hooks, *(hooks or ()), final]) as session:
+                while (steps is None or count < steps) and not session.should_stop():
+                    session.run(updates)  # the end of the input ends the session
+                    count += 1
+        if count == 0:
+            raise InvalidArgumentError("evaluate: expected at least one batch; input_fn gives none")
+        results = dict(sorted(final.final_ops_values.items()))
+        info("Evaluation %s: %s", name or "", results)
+        return results
+
+    def _session(self, spec: EstimatorSpec, path: str | None, hooks: Sequence[SessionRunHook]) -> Any:
+        creator = ChiefSessionCreator(
+            self._scaffold(spec), config=self._config.session_config, checkpoint_filename_with_path=path
+        )
+        return MonitoredSession(creator, list(hooks))
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: Any = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        checkpoint_path: Any = None,
+        yield_single_examples: bool = True,
+    ) -> Iterator[Any]:
+        """Yield the predictions for one example after the other, or, without ``yield_single_examples``, for
+        batches; of a dict of predictions those in ``predict_keys`` (None: all).
+
+        Raises `NotFoundError` without a checkpoint, and `InvalidArgumentError` for keys that there are not.
+        """
+        path = self._needed_checkpoint(checkpoint_path)
+        with Graph().as_default():
+            spec, own = self._built(input_fn, ModeKeys.PREDICT)
+            asked = _chosen(spec.predictions, predict_keys)
+            with self._session(spec, path, [*own, *spec.prediction_hooks, *(hooks or ())]) as session:
+                while not session.should_stop():
+                    batch = session.run(asked)  # the end of the input ends the session
+                    if not yield_single_examples:
+                        yield batch
+                    elif isinstance(batch, dict):
+                        yield from (
+                            dict(zip(batch, each, strict=True)) for each in zip(*batch.values(), strict=True)
+                        )
+                    else:
+                        yield from batch
+
+
+def _chosen(predictions: Any, keys: Any) -> Any:
+    if not keys:
+        return predictions
+    wanted = [keys] if isinstance(keys, str) else list(keys)
+    if not isinstance(predictions, dict) or not set(wanted) <= predictions.keys():
+        known = list(predictions) if isinstance(predictions, dict) else "one tensor"
+        raise misuse(f"predict: expected keys among {known}; got {wanted}", InvalidArgumentError)
+    return {key: value for key, value in predictions.items() if key in wanted}
+
+
+class TrainSpec(NamedTuple):
+    """Training of `train_and_evaluate`."""
+
+    input_fn: Callable[..., Any]
+    max_steps: int | None = None
+    hooks: Sequence[SessionRunHook] | None = None
+
+
+class EvalSpec(NamedTuple):
+    """Evaluation of `train_and_evaluate`, after training; the times are accepted."""
+
+    input_fn: Callable[..., Any]
+    steps: int | None = 100
+    name: str | None = None
+    hooks: Sequence[SessionRunHook] | None = None
+    exporters: Any = None
+    start_delay_secs: float = 120
+    throttle_secs: float = 600
+
+
+def train_and_evaluate(
+    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
+) -> tuple[dict[str, Any], list[Any]]:
+    """Train until ``max_steps``, then evaluate; returns the metrics, and the exporters' results: none."""
+    if eval_spec.exporters:
+        raise misuse("train_and_evaluate: exporters are not supported; use saved_model", InvalidArgumentError)
+    estimator.train(train_spec.input_fn, train_spec.hooks, max_steps=train_spec.max_steps)
+    return estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name), []

@@ -1,0 +1,121 @@
+"""Estimators: trained, evaluated and asked in one process, from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((64, 3)).astype(np.float32)
+Y = (X @ np.array([[1.0], [-2.0], [3.0]], np.float32))[:, 0] + 0.5
+
+
+def model_fn(features: Any, labels: Any, mode: str, params: dict[str, float]) -> tf.estimator.EstimatorSpec:
+    predicted = tf.layers.dense(features["x"], 1, name="linear")[:, 0]
+    predictions = {"y": predicted, "twice": 2 * predicted}
+    if mode == tf.estimator.ModeKeys.PREDICT:
+        return tf.estimator.EstimatorSpec(mode, predictions=predictions)
+    loss = tf.losses.mean_squared_error(labels, predicted)
+    error = tf.metrics.mean_absolute_error(labels, predicted)
+    if mode == tf.estimator.ModeKeys.EVAL:
+        return tf.estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops={"error": error})
+    optimizer = tf.train.GradientDescentOptimizer(params["rate"])
+    train = optimizer.minimize(loss, global_step=tf.train.get_global_step())
+    return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train)
+
+
+def arrays(**options: Any) -> Any:
+    return tf.estimator.inputs.numpy_input_fn({"x": X}, Y, **{"batch_size": 16, "shuffle": False, **options})
+
+
+def new_estimator(folder: Path, **config: Any) -> tf.estimator.Estimator:
+    settings = tf.estimator.RunConfig(tf_random_seed=1, **config)
+    return tf.estimator.Estimator(model_fn, str(folder), settings, params={"rate": 0.1})
+
+
+def test_training_goes_on_from_the_checkpoint_and_the_rest_reads_it(tmp_path: Path) -> None:
+    estimator = new_estimator(tmp_path)
+    assert estimator.latest_checkpoint() is None
+    assert estimator.train(arrays(num_epochs=None), steps=30) is estimator
+    first = estimator.evaluate(arrays())
+    assert set(first) == {"error", "global_step", "loss"}
+    assert first["global_step"] == 30
+    again = new_estimator(tmp_path).train(arrays(num_epochs=None, shuffle=True), max_steps=100)
+    second = again.evaluate(arrays())
+    assert second["global_step"] == 100
+    assert second["loss"] < first["loss"]
+    assert second["loss"] < 1e-2
+    np.testing.assert_allclose(again.get_variable_value("linear/kernel")[:, 0], [1, -2, 3], atol=0.1)
+    assert "linear/bias" in again.get_variable_names()
+    predictions = list(again.predict(arrays()))
+    assert len(predictions) == 64
+    np.testing.assert_allclose([each["y"] for each in predictions], Y, atol=0.3)
+    np.testing.assert_allclose(
+        [each["twice"] for each in predictions], [2 * each["y"] for each in predictions]
+    )
+    assert again.train(arrays(), max_steps=100).evaluate(arrays())["global_step"] == 100
+
+
+def test_the_loss_is_the_mean_over_the_batches_that_are_asked_for(tmp_path: Path) -> None:
+    estimator = new_estimator(tmp_path).train(arrays(), steps=1)
+    kernel, bias = (estimator.get_variable_value(f"linear/{name}") for name in ("kernel", "bias"))
+    squares = np.square((X @ kernel + bias)[:, 0] - Y)
+    assert estimator.evaluate(arrays(), steps=2)["loss"] == pytest.approx(squares[:32].mean(), rel=1e-4)
+    assert estimator.evaluate(arrays())["loss"] == pytest.approx(squares.mean(), rel=1e-4)
+
+
+def test_the_end_of_the_input_ends_training(tmp_path: Path) -> None:
+    assert new_estimator(tmp_path).train(arrays(num_epochs=2)).evaluate(arrays())["global_step"] == 8
+
+
+def test_an_input_function_may_return_a_dataset_and_take_parameters(tmp_path: Path) -> None:
+    def input_fn(params: dict[str, float], mode: str) -> tf.data.Dataset:
+        assert params["rate"] == 0.1
+        assert mode in ("train", "infer")
+        return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).repeat(1 if mode == "infer" else 9).batch(32)
+
+    estimator = new_estimator(tmp_path).train(input_fn, steps=10)
+    batches = list(estimator.predict(input_fn, predict_keys=["y"], yield_single_examples=False))
+    assert [batch["y"].shape for batch in batches] == [(32,), (32,)]
+    assert list(batches[0]) == ["y"]
+
+
+def test_evaluation_follows_training(tmp_path: Path) -> None:
+    metrics, exported = tf.estimator.train_and_evaluate(
+        new_estimator(tmp_path, save_checkpoints_steps=7),
+        tf.estimator.TrainSpec(arrays(num_epochs=None), max_steps=20),
+        tf.estimator.EvalSpec(arrays(), steps=None),
+    )
+    assert metrics["global_step"] == 20
+    assert exported == []
+    assert len(list(tmp_path.glob("model.ckpt-*.index*"))) >= 3
+
+
+def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
+    def strange(features: Any, weights: Any) -> None: ...
+
+    estimator = new_estimator(tmp_path)
+    for call, error, message in (
+        (lambda: tf.estimator.Estimator(strange), InvalidArgumentError, r"it has \['weights'\]"),
+        (lambda: estimator.train(arrays(), steps=1, max_steps=2), InvalidArgumentError, "steps or max_steps"),
+        (lambda: next(estimator.predict(arrays())), NotFoundError, "expected a checkpoint in"),
+        (lambda: tf.estimator.EstimatorSpec("train", loss=1), InvalidArgumentError, "expected train_op"),
+        (lambda: tf.estimator.EstimatorSpec("test"), InvalidArgumentError, "a mode of ModeKeys; got 'test'"),
+        (lambda: tf.estimator.RunConfig(save_checkpoints_steps=1, save_checkpoints_secs=1),
+         InvalidArgumentError, "got both"),
+        (lambda: tf.estimator.RunConfig().replace(nothing=1), InvalidArgumentError, "no setting 'nothing'"),
+        (lambda: arrays(shuffle=None), InvalidArgumentError, "shuffle to be True or False"),
+        (lambda: tf.estimator.inputs.numpy_input_fn(X, Y[:3], shuffle=False), InvalidArgumentError, "one"),
+        (lambda: tf.estimator.Estimator(lambda features: 1).train(lambda: X), DTypeError, "EstimatorSpec"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=message):
+            call()
+    estimator.train(arrays(), steps=1)
+    with pytest.raises(InvalidArgumentError, match=r"keys among \['y', 'twice'\]; got \['z'\]"):
+        next(estimator.predict(arrays(), predict_keys="z"))
