@@ -434,7 +434,7 @@ the package's own folder and is not listed.
 MAX_MODULES = 25
 """In one folder: a reader takes in no more at a glance."""
 
-NOT_TENSORFLOWS = {"dtypes", "errors", "python", "version"}
+NOT_TENSORFLOWS = {"core", "dtypes", "errors", "python", "version"}
 """Modules at the top of flowrt whose names TensorFlow 1 does not have, or does not document."""
 
 

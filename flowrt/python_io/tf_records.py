@@ -1,4 +1,4 @@
-"""``flowrt.python_io``: TFRecord files, written and read by Python.
+"""TFRecord files, written and read by Python.
 
 with flowrt.python_io.TFRecordWriter("train.tfrecord") as writer:
     writer.write(example.SerializeToString())
@@ -13,7 +13,6 @@ from typing import Any
 
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.storage.records import COMPRESSIONS, RecordFile, read_records
-from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["TFRecordCompressionType", "TFRecordOptions", "TFRecordWriter", "tf_record_iterator"]
 
@@ -105,6 +104,3 @@ def tf_record_iterator(path: Any, options: Any = None) -> Iterator[bytes]:
     record, after those before it.
     """
     return read_records(os.fspath(path), TFRecordOptions.get_compression_type_string(options))
-
-
-__getattr__ = missing_from("python_io")
