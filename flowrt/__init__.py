@@ -19,6 +19,7 @@ from flowrt.dataflow.accumulators import (
     SparseConditionalAccumulator,
 )
 from flowrt.dataflow.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
+from flowrt.dataflow.readers import *
 from flowrt.device.spec import DeviceSpec
 from flowrt.dtypes import *
 from flowrt.dtypes import bool_ as bool

@@ -1,1 +1,1 @@
-"""Queues (queues) and conditional accumulators (accumulators)."""
+"""Queues (queues), conditional accumulators (accumulators), and readers of files (readers)."""

@@ -4,6 +4,7 @@ operations on such files.
 durable_files    files written atomically, and typed file errors
 checksums        masked CRC-32C
 records          TFRecord files: byte strings with checksums
+plain_records    lines, records of one length and whole files, with keys
 varints          integers of variable length
 snappy           decompression
 sstable          sorted tables: the index of a checkpoint

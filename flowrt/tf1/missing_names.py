@@ -54,9 +54,7 @@ there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py
 there are no lookup tables. Instead: a dict through flowrt.data.Dataset.map or py_func
     lookup hash_table contrib.lookup
 this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDataset, Dataset.from_generator
-    TFRecordReader WholeFileReader
-    TextLineReader FixedLengthRecordReader IdentityReader
-    LMDBReader ReaderBase decode_compressed decode_json_example parse_single_sequence_example parse_tensor
+    LMDBReader decode_compressed decode_json_example parse_single_sequence_example parse_tensor
     serialize_tensor
     io.parse_sequence_example parse_sequence_example io.match_filenames_once
 this image operation is not supported. Instead: py_func, or the map of a flowrt.data.Dataset

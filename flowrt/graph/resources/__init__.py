@@ -6,6 +6,7 @@ random_stream                       counter-based random streams, one per random
 parts_of_draws                      the elements of one block of a draw, without the rest
 tensor_list                         run-time values of list tensors
 element_stores, element_queue       element order of queues; fair blocking queues
+file_reader                         records of files that a queue names
 transfer_queue                      queues between steps and host threads (infeed, outfeed)
 gradient_accumulator                conditional accumulators
 parameter_shard, shard_service      a parameter server's pure state machine; the same behind a lock

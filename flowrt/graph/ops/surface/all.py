@@ -83,6 +83,7 @@ from flowrt.graph.ops.state import (
     optimizer_updates,
     parameter_shards,
     queues,
+    readers,
     session_tensors,
     staged_iterators,
     update_loops,
