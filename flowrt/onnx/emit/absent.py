@@ -25,7 +25,9 @@ ABSENT: dict[str, tuple[str, ...]] = {
                "IRFFT2D", "IRFFT3D"),
     _IMAGES: (
         "ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "CropAndResize", "AdjustHue",
-        "AdjustSaturation", "RGBToHSV", "HSVToRGB", "CombinedNonMaxSuppression",
+        "AdjustSaturation", "RGBToHSV", "HSVToRGB", "CombinedNonMaxSuppression", "ResizeArea",
+        "DrawBoundingBoxesV2", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "EncodeJpeg",
+        "EncodePng",
     ),
     _QUANTIZED: (
         "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars",
@@ -34,8 +36,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "DecodeRaw", "StringFormat", "StringSplit", "StringSplitV2",
-        "StringToHashBucketFast", "ShardedFilename", "ShardedFilespec",
+        "ReduceJoin", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
+        "StringFormat", "StringSplit", "StringSplitV2", "StringToHashBucketFast", "ShardedFilename", "ShardedFilespec",
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
@@ -45,7 +47,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",
         "RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At",
     ),
-    _GRADIENT: ("LRNGrad",),
+    _GRADIENT: ("LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
     _SIZES: (
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
