@@ -26,8 +26,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _IMAGES: (
         "ResizeBilinear", "ResizeBicubic", "ResizeNearestNeighbor", "CropAndResize", "AdjustHue",
         "AdjustSaturation", "RGBToHSV", "HSVToRGB", "CombinedNonMaxSuppression", "ResizeArea",
-        "DrawBoundingBoxesV2", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "EncodeJpeg",
-        "EncodePng",
+        "DrawBoundingBoxesV2", "DecodeBmp", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng",
+        "EncodeJpeg", "EncodePng",
     ),
     _QUANTIZED: (
         "FakeQuantWithMinMaxArgs", "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars",
@@ -37,7 +37,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
         "ReduceJoin", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
-        "StringFormat", "StringSplit", "StringSplitV2", "StringToHashBucketFast", "ShardedFilename", "ShardedFilespec",
+        "StringFormat", "StringSplit", "StringSplitV2", "StringToHashBucketFast", "ShardedFilename",
+        "ShardedFilespec",
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
