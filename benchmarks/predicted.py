@@ -155,7 +155,7 @@ def predicted_s(name: str, speed: HostSpeed) -> dict[str, float]:
     with tf.Graph().as_default() as graph:
         fetches, feed = step_of(tf, CASES[name], {})
         parts = device_parts(compile_request(graph, fetches, feed).request)
-    costs = measure(parts, limit_s=MEASURE_S).costs()
+    costs = measure(parts, limit_s=MEASURE_S, processes=CASES[name].processes).costs()
     programs = [class_program(part, costs, frozenset()) for part in parts]
     first = sum(work.seconds for work in programs[0].works)
     played = play_on_host(programs, space_of(parts[0].mesh), speed).makespan

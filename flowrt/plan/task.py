@@ -248,13 +248,13 @@ class Measured:
     """
 
     def __init__(self, processes: int) -> None:
-        self.speed = measure_host(processes)
-        self._path = table_path()
+        self.speed, self._processes = measure_host(processes), processes
+        self._path = table_path(processes)
         self._table = load_table(self._path)
 
     def costs(self, parts: Sequence[DevicePart]) -> Costs:
         """The costs of ``parts``, of which the programs are run, unless all in them is known."""
-        table = measure(parts, self._table, LIMIT_OF_CHOICE_S)
+        table = measure(parts, self._table, LIMIT_OF_CHOICE_S, self._processes)
         if table is not self._table:
             self._table = table
             save_table(table, self._path)

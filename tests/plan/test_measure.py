@@ -36,7 +36,7 @@ def _computing(part: DevicePart) -> dict[str, str]:
 @pytest.mark.parametrize("case", ["tp gpt", "stage 3", "1f1b"])
 def test_all_but_what_travels_is_measured_in_its_program(case: str) -> None:
     parts = device_parts(requested(case))
-    table = measure(parts, limit_s=1.0)
+    table = measure(parts, limit_s=1.0, processes=2)
     wanted = {key: op for part in parts for key, op in _computing(part).items()}
     missing = {op for key, op in wanted.items() if key not in table.rows}
     assert missing <= {"_GroupStart", "_GroupWait", "_TaggedSend", "_TaggedRecv"}

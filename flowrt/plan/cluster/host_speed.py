@@ -1,9 +1,8 @@
-"""`measure_host`: what processes of this host cost each other: the cores that they share, and exchanges.
+"""`measure_host`: what exchanges between processes of this host take.
 
-As many processes as will train are started. They form a group, and measure together:
-
-    cores        processor time of the same work by one process alone, and by all at once
-    exchanges    per kind and size of a group: the time of collectives and messages, and a core's part of it
+As many processes as will train are started. They form a group, and measure together, per kind and size of a
+group: the time of collectives and messages, and a core's part of it. What processes cost each other while
+they compute is a part of what their programs take (`flowrt.plan.step.measure`).
 
 As a program, ``python -m flowrt.plan.cluster.host_speed RANK ADDRESS...``, it is one of them.
 """
@@ -41,7 +40,6 @@ SIZES = (64, 64 << 10, 1 << 20, 8 << 20)
 ROUNDS = 10
 LOW = 0.25
 """The quantile of times that counts: others on the machine make the rest longer."""
-WORK_ROUNDS = 25
 TIMEOUT_S = 120.0
 
 
@@ -76,7 +74,6 @@ def measured_by(rank: int, addresses: Sequence[str]) -> HostSpeed:
     with threadpool_limits(1, "blas"), join(Group("host", count, (rank,)), addresses) as joined:
         (member,) = joined.members
         together = _Together(member, rank, count)
-        cores = together.cores()
         exchanges = {
             f"{kind} {size}": together.collective(name, size)
             for size in range(2, count + 1)
@@ -85,7 +82,7 @@ def measured_by(rank: int, addresses: Sequence[str]) -> HostSpeed:
         }
         exchanges[MESSAGE] = together.message()
         together.meet()
-    return HostSpeed(cores, exchanges)
+    return HostSpeed(float(min(count, usable_cpus())), exchanges)
 
 
 class _Together:
@@ -98,18 +95,6 @@ class _Together:
     def meet(self) -> None:
         """Wait for all others."""
         self._collective(self._member, "AllReduce", [np.ones(1, np.float32)], (1,))
-
-    def cores(self) -> float:
-        """The work of all cores in the time in which one alone does 1. With more processes than cores, they
-        also take turns, and find others' data in the caches.
-        """
-        work, seconds = _work(), []
-        for busy in (1, self._count) * 2:
-            self.meet()
-            seconds.append(_low_of(work) if self._rank < busy else 0.0)
-            self.meet()
-        alone, beside = min(seconds[0::2]), min(seconds[1::2])
-        return min(self._count, usable_cpus()) * min(1.0, alone / beside) if self._rank == 0 else 0.0
 
     def collective(self, kind: str, size: int) -> Exchange:
         """Collectives of groups of ``size`` processes that follow each other, all at once."""
@@ -177,31 +162,6 @@ def _exchange(call_of: Callable[[int], Callable[[], object]], exchanges: int, bu
     core_s, per_byte = fit_line(core).link
     least, shared = SIZES[0], max(1.0, busy / usable_cpus())
     return Exchange(max(0.0, whole[least] - shared * core[least]), core_s, per_byte)
-
-
-def _work() -> Callable[[], object]:
-    """Work like a training step's: products, and elements of arrays that fill the caches."""
-    rows, weights = (np.ones(shape, np.float32) for shape in ((512, 256), (256, 1024)))
-    product, elements = np.empty((512, 1024), np.float32), np.ones(1 << 20, np.float32)
-    result = np.empty_like(elements)
-
-    def run() -> None:
-        np.matmul(rows, weights, out=product)
-        np.matmul(product, weights.T, out=rows)
-        np.multiply(rows, 1 / (256 * 1024), out=rows)
-        np.add(elements, 1.0, out=result)
-
-    return run
-
-
-def _low_of(work: Callable[[], object]) -> float:
-    """The seconds of a core that ``work`` takes."""
-    times = []
-    for _ in range(WORK_ROUNDS):
-        start = time.thread_time()
-        work()
-        times.append(time.thread_time() - start)
-    return _low(times)
 
 
 def _low(times: Sequence[float]) -> float:

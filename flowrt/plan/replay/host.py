@@ -42,9 +42,9 @@ class Exchange(NamedTuple):
 @final
 @dataclass(frozen=True)
 class HostSpeed:
-    """The speed of a host. ``cores`` is how much all its cores compute in the time in which one alone
-    computes 1: less than their number, as they share caches and memory. ``exchanges``: those of meetings by
-    kind and number of processes, such as ``all_reduce 2``, and of messages.
+    """The speed of a host with so many ``cores`` for its processes: how long works take there while others
+    compute is in their seconds. ``exchanges``: those of meetings by kind and number of processes, such as
+    ``all_reduce 2``, and of messages.
     """
 
     cores: float

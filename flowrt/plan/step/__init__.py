@@ -9,6 +9,7 @@ emitted       from these parts to class programs
 assembled     class programs of all turns, from parts with few of them
 costs         seconds of an operation, from a measured table or from rates
 measure       the table: each distinct operation of a step, in the program of a device
+copies        copies of the process that run programs meanwhile
 lone_member   a group of one, for programs that are run without the others
 stage_room    the memory that a choice leaves to the stages of a pipeline
 

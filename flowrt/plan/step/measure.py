@@ -4,10 +4,12 @@
 
 A device's whole program is run, step after step, but for the others' part in what travels: so operations find
 their operands where a step leaves them, in the caches or not, and write to the step's own memory. Seconds are
-those of the program's thread, on a core: others on the machine count only by what they do to its caches. What
-a program runs inside of loops and branches has no entry: `Costs` estimates it.
+those of the program's thread, on a core: others on the machine count only by what they do to its caches and
+to memory. So as many processes run programs at once as will train. What a program runs inside of loops and
+branches has no entry: `Costs` estimates it.
 
-Tables are kept in the folder of ``FLOWRT_CACHE_DIR``, a file for each device and set of versions.
+Tables are kept in the folder of ``FLOWRT_CACHE_DIR``, a file for each device, number of processes and set of
+versions.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.iterators import IteratorResource, iterator_get_next_op
 from flowrt.graph.resources.step_context import step_scope
 from flowrt.graph.resources.variables import VariableResource
+from flowrt.plan.step.copies import beside
 from flowrt.plan.step.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
 from flowrt.plan.step.device_parts import DevicePart
 from flowrt.plan.step.emitted import THERE, TRAVELS
@@ -77,9 +80,11 @@ class Table(NamedTuple):
         return fit_rates(row for row in self.rows.values() if row.seconds > LEAST_S)
 
 
-def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S) -> Table:
+def measure(
+    parts: Iterable[DevicePart], known: Table | None = None, limit_s: float = LIMIT_S, processes: int = 1
+) -> Table:
     """``known`` with the nodes of ``parts`` that it does not have, in ``limit_s`` or a few runs of each part.
-    The process computes on one thread meanwhile.
+    The process computes on one thread meanwhile, and so do its copies: as many ``processes`` as will train.
 
     Raises the errors of steps, such as `DeadlineExceededError` for one that waits for what others enqueue.
     """
@@ -89,9 +94,13 @@ def measure(parts: Iterable[DevicePart], known: Table | None = None, limit_s: fl
         return known
     (device,) = local_devices(DeviceRequest(counts={"CPU": 1}))
     with closing(device), _one_thread():
-        for part in wanted:
-            for key, timed in _rows_of(part, device, limit_s / len(wanted)).items():
-                rows.setdefault(key, timed)
+        programs = [_Program(part, device) for part in wanted]
+        for program in programs:
+            program.warm_up()
+        with beside([program.run for program in programs], processes - 1):
+            for part, program in zip(wanted, programs, strict=True):
+                for key, timed in _rows_of(part, program, limit_s / len(wanted)).items():
+                    rows.setdefault(key, timed)
     return Table(rows)
 
 
@@ -119,12 +128,12 @@ def _nodes_by_signature(part: DevicePart) -> dict[str, list[Node]]:
     return found
 
 
-def _rows_of(part: DevicePart, device: Device, limit_s: float) -> dict[str, Timed]:
+def _rows_of(part: DevicePart, program: _Program, limit_s: float) -> dict[str, Timed]:
     """Run the program of ``part``, and return its nodes by signature. Together they take as long as it does
     when nobody watches: what it does for messages and for itself is divided among them, if there is nothing
     else in it that has no entry.
     """
-    times, whole = _times(_Program(part, device), limit_s)
+    times, whole = _times(program, limit_s)
     nodes_of = _nodes_by_signature(part)
     sums = {key: math.fsum(times.get(node.name, 0.0) for node in nodes) for key, nodes in nodes_of.items()}
     is_flat = all(node.op.effect is not Effect.NESTED for node in part.partition.schedule.order)
@@ -139,8 +148,6 @@ def _rows_of(part: DevicePart, device: Device, limit_s: float) -> dict[str, Time
 def _times(program: _Program, limit_s: float) -> tuple[dict[str, float], float]:
     """The seconds of each node of ``program`` in a step, by name; and those of a step."""
     end = time.monotonic() + limit_s
-    for _ in range(WARM_RUNS):
-        program.run(timeout_s=WAIT_S)
     watched: list[dict[str, float]] = []
     whole: list[float] = []
     while len(whole) < RUNS and not (whole and time.monotonic() > end):
@@ -170,6 +177,10 @@ class _Program:
         ends = new_ends(self._rendezvous.send, self._rendezvous.take, raise_error)
         self._programs = Binder(partition, self._resource, ends).bind()
         self._fed = [self._values(subgraph.nodes[name].outputs[0]) for name in subgraph.feeds]
+
+    def warm_up(self) -> None:
+        for _ in range(WARM_RUNS):
+            self.run(timeout_s=WAIT_S)
 
     def run(self, timeout_s: float | None = None) -> float:
         """One step: the seconds of its thread."""
@@ -245,13 +256,14 @@ def device_key() -> dict[str, str]:
     return {"cpu": processor_name(), "flowrt": VERSION, **library_versions()}
 
 
-def table_path() -> Path | None:
-    """The file of this device's table; None if nothing is kept."""
+def table_path(processes: int = 1) -> Path | None:
+    """The file of the table of so many processes on this device; None if nothing is kept."""
     try:
         folder = cache_folder()
     except RuntimeError:  # there is no home
         return None
-    digest = hashlib.sha256(json.dumps(device_key(), sort_keys=True).encode()).hexdigest()[:16]
+    key = {**device_key(), "processes": processes}
+    digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return None if folder is None else folder / "costs" / f"{digest}.json"
 
 
