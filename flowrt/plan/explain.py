@@ -125,7 +125,7 @@ def played_text(planned: Planned) -> str:
         return "the choice that was given, without a search"
     text = f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"
     if planned.slower:
-        text += f"; {len(planned.slower)} more take longer, even without any transfer"
+        text += f"; not {len(planned.slower)} more, slower even without any transfer"
     return text
 
 
