@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, final
+from typing import final
 
 from flowrt.graph.collectives.cost import Link
 from flowrt.graph.layouts.mesh import Mesh
@@ -13,12 +14,12 @@ from flowrt.plan.choice import Entries
 from flowrt.plan.cluster.cluster_file import Cluster
 from flowrt.plan.layouts.chosen_layouts import Seeds, layouts_of, propagated, seeds_of
 from flowrt.plan.layouts.layout_choices import Choice, Part, parts_of
-from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, cost_of
+from flowrt.plan.layouts.layout_costs import NodeSeconds, Prices, StepCost, cost_of
 from flowrt.plan.layouts.layout_search import cheapest_choices
 from flowrt.plan.model import Seconds
 from flowrt.plan.stage_search import Shared
 from flowrt.plan.step.costs import ELEMENTS, Demand, Rates, nbytes_of
-from flowrt.plan.step.fewer_blocks import EqualBlocks, FewerBlocks
+from flowrt.plan.step.fewer_blocks import EqualBlocks
 from flowrt.plan.step.recorded import Recorded
 
 SEARCHED = 4
@@ -38,8 +39,8 @@ class SharedLayers:
         self._prices = Prices(node_seconds(rates), lambda axes: inside)
         self._samples = recorded.samples
         self._few = blocks.fewer(SEARCHED)
-        self._more = blocks.fewer(self._few.blocks + 1)
-        """The step with one block more, which shows the cost of a block."""
+        self._times = {name: 1 + count for name, count in Counter(self._few.like.values()).items()}
+        """How often an operation of a block counts: for itself, and for those of the blocks left out."""
         self._alone = self._cost(Mesh([("tp", 1)]), {})
 
     def among(self, tp: int) -> Shared:
@@ -54,22 +55,17 @@ class SharedLayers:
         cost, alone = self._cost(mesh, found), self._alone
         computing, moving = cost.computing / alone.computing, cost.moving / self._samples
         return Shared(
-            tuple(found.items()), computing, cost.nbytes / alone.nbytes, computing,
+            tuple(found.items()), computing, cost.state_bytes / alone.state_bytes, computing,
             lambda samples: moving * samples,
         )  # fmt: skip
 
-    def _cost(self, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
+    def _cost(self, mesh: Mesh, layouts: Mapping[str, Entries]) -> StepCost:
         """The cost of all blocks in ``layouts`` of variables, with a whole batch."""
-        few, more = self._of(self._few, mesh, layouts), self._of(self._more, mesh, layouts)
-        blocks = self._few.left_out - self._more.left_out
-        times = self._few.left_out / blocks if blocks else 0.0
-        return _Summed(*[a + times * (b - a) for a, b in zip(few, more, strict=True)])
-
-    def _of(self, part: FewerBlocks, mesh: Mesh, layouts: Mapping[str, Entries]) -> _Summed:
-        seeds = {name: entries for name, entries in layouts.items() if name in part.step.nodes}
-        found = propagated(part.step, mesh, Seeds(seeds, {}, None))
-        cost = cost_of(found, self._prices._replace(node=self._compiled(found.subgraph)))
-        return _Summed(cost.computing, cost.moving, cost.state_bytes)
+        step = self._few.step
+        seeds = {name: entries for name, entries in layouts.items() if name in step.nodes}
+        found = propagated(step, mesh, Seeds(seeds, {}, None))
+        prices = self._prices._replace(node=self._compiled(found.subgraph))
+        return cost_of(found, prices, self._times)
 
     def _compiled(self, step: Subgraph) -> NodeSeconds:
         """The seconds of a device for its part of a node of ``step``: the same share of those in a program
@@ -82,14 +78,6 @@ class SharedLayers:
             return self._took(step, node).seconds(share)
 
         return seconds
-
-
-class _Summed(NamedTuple):
-    """Seconds, and bytes of variables."""
-
-    computing: float
-    moving: float
-    nbytes: float
 
 
 def _layouts_of_layers(step: Subgraph, mesh: Mesh, prices: Prices) -> dict[str, Entries]:

@@ -121,25 +121,30 @@ def given(have: Layout, wanted: Layout, is_zero: bool) -> Layout:
     return Layout(wanted.mesh, placements)
 
 
-def cost_of(layouts: Layouts, prices: Prices) -> StepCost:
+def cost_of(layouts: Layouts, prices: Prices, times: Mapping[str, int] = {}) -> StepCost:
     """The cost of the step of ``layouts``, fetches whole on each device. What happens inside loops and
-    branches is that of their node alone.
+    branches is that of their node alone. ``times``: how often a node of a name counts, if not once.
     """
     tariff, step = Tariff(prices), layouts.subgraph
     computing = math.fsum(
-        tariff.node(step, node, layouts.inputs[node.name], _computed(layouts, node)) for node in step
+        times.get(node.name, 1) * tariff.node(step, node, layouts.inputs[node.name], _computed(layouts, node))
+        for node in step
     )
     moves = [
-        moved for ref, wanted in _wanted(layouts).items() for moved in _moves(layouts, tariff, ref, wanted)
+        (moved, times.get(ref[0], 1))
+        for ref, wanted in _wanted(layouts).items()
+        for moved in _moves(layouts, tariff, ref, wanted)
     ]
     counts, nbytes = Counter[str](), Counter[str]()
-    for moved in moves:
-        counts[moved.step.collective] += 1
-        nbytes[moved.step.collective] += moved.nbytes
+    for moved, often in moves:
+        counts[moved.step.collective] += often
+        nbytes[moved.step.collective] += often * moved.nbytes
     states = sum(
-        state_bytes(step.nodes[name], handle.stored) for (name, _), handle in layouts.handles.items()
+        times.get(name, 1) * state_bytes(step.nodes[name], handle.stored)
+        for (name, _), handle in layouts.handles.items()
     )
-    return StepCost(computing, math.fsum(moved.seconds for moved in moves), states, counts, nbytes)
+    moving = math.fsum(often * moved.seconds for moved, often in moves)
+    return StepCost(computing, moving, states, counts, nbytes)
 
 
 def state_bytes(handle: Node, stored: Layout) -> int:
