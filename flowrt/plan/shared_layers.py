@@ -40,7 +40,7 @@ class SharedLayers:
         self._samples = recorded.samples
         self._few = blocks.fewer(SEARCHED)
         self._times = {name: 1 + count for name, count in Counter(self._few.like.values()).items()}
-        """How often an operation of a block counts: for itself, and for those of the blocks left out."""
+        """The times that an operation of a block counts: for itself, and for those of the blocks left out."""
         self._alone = self._cost(Mesh([("tp", 1)]), {})
 
     def among(self, tp: int) -> Shared:
