@@ -15,7 +15,9 @@ from flowrt.plan.replay.step_times import Played
 from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
 
 SEARCH_S = 20.0
-"""Seconds of a search: once a choice was played, no further one is that would end later."""
+"""Seconds of the processor for a search: once a choice was played, no further one is that would end later.
+Others on the machine do not change what is found.
+"""
 
 
 class Candidate(NamedTuple):
@@ -82,12 +84,12 @@ def plan_on(
     began: float | None = None,
 ) -> Planned:
     """The ``count`` choices with the best estimates, played; fewer if that takes longer than `SEARCH_S` since
-    it ``began``, on the monotonic clock: now by default. ``least``: the seconds that a choice takes at least;
-    it is not played if another one was that does not take longer.
+    it ``began``, by the time of the process: now by default. ``least``: the seconds that a choice takes at
+    least; it is not played if another one was that does not take longer.
 
     Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
     """
-    end = (time.monotonic() if began is None else began) + SEARCH_S
+    end = (time.process_time() if began is None else began) + SEARCH_S
     found = search(machine, samples, shared, model, fixed, cut_to_fit)
     candidates: list[Candidate] = []
     too_large: list[Estimate | Candidate] = list(found.too_large)
@@ -95,7 +97,7 @@ def plan_on(
     slower: list[Slower] = []
     best, took = math.inf, 0.0
     for estimate in _distinct(found.fitting):
-        start = time.monotonic()
+        start = time.process_time()
         if len(candidates) + len(slower) == count or (candidates and start + took > end):
             break
         if (seconds := least(estimate.choice)) >= best:
@@ -106,7 +108,7 @@ def plan_on(
         except (InvalidArgumentError, UnimplementedError) as error:
             refused.append((estimate.choice, _first_line(error)))
             continue
-        candidate, took = Candidate(estimate, programs, played), time.monotonic() - start
+        candidate, took = Candidate(estimate, programs, played), time.process_time() - start
         if candidate.nbytes > machine.memory:
             too_large.append(candidate)
             continue

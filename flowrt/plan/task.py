@@ -130,7 +130,7 @@ class Task:
 
     def planned(self, count: int = REPLAYED) -> Planned:
         """The best ``count`` choices, played. Raises as `plan_on`."""
-        began = time.monotonic()
+        began = time.process_time()
         self._check_batch()
         samples, shared = self.recorded.batch, self.shared()
         return plan_on(
