@@ -1,6 +1,7 @@
 """How long plans of large models take: ``python -m benchmarks.planned``. No such devices are needed.
 
-    search    a GPT of 48 blocks on 64 devices: the best twenty choices are lowered and played
+    search    a GPT of 48 blocks on 64 devices: the best of twenty choices, of which those are lowered and
+              played that can be the best, as far as the time of a search goes
     large     a GPT of 96 blocks on 10,000 devices: one pipeline of 16 stages with 512 micro-batches
 
 Takes these names, or does both. Prints the seconds of the clock and of the processor, and the largest memory
@@ -119,15 +120,15 @@ def report(name: str, plan: Callable[[], Planned], bar: str) -> None:
     works = sum(len(program.works) for program in best.programs)
     print(
         f"{name}: {format_seconds(wall_s)} ({format_seconds(cpu_s)} of the processor), {memory:.2f} GiB; "
-        f"bar: {bar}. {len(found.candidates)} played; the best is {describe(best.choice)}: "
-        f"{format_seconds(best.seconds)}, {works:,} works",
+        f"bar: {bar}. {len(found.candidates)} played, {len(found.slower)} slower for certain; "
+        f"the best is {describe(best.choice)}: {format_seconds(best.seconds)}, {works:,} works",
         flush=True,
     )
 
 
 def main(names: Sequence[str]) -> None:
     if "search" in names or not names:
-        report("search", search, f"{SEARCH_S:.0f} s with {REPLAYED} played")
+        report("search", search, f"{SEARCH_S:.0f} s for the best of {REPLAYED}")
     if "large" in names or not names:
         report("large", large, f"{LARGE_S:.0f} s and {LARGE_GIB:.0f} GiB")
 
