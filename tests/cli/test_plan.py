@@ -108,7 +108,7 @@ def test_less_memory_leads_to_more_sharding(
 ) -> None:
     words = [script, "--fix", "pp=1", "--top", "4", "--cluster"]
     roomy = planned(capsys, *words, cluster(tmp_path))
-    small = planned(capsys, *words, cluster(tmp_path, memory="2500KiB"))
+    small = planned(capsys, *words, cluster(tmp_path, memory="1800KiB"))
     assert stage_of(roomy) < stage_of(small)
     assert "needs" not in roomy
     assert "needs" in small
