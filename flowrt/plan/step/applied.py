@@ -53,7 +53,7 @@ def applied(recorded: Recorded, choice: Choice) -> Subgraph:
 
 def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> Subgraph:
     """``step`` as ``strategy`` marks it."""
-    marks = Marks(recorded, step, strategy, stages)
+    marks = Marks(recorded, step, strategy, stages, (MADE,))
     marked = prune(redirect(step, marks.whole)).mapped(marks)
     nodes: dict[str, Node] = {}
     for node in marked:
@@ -65,9 +65,18 @@ def with_attributes(recorded: Recorded, step: Subgraph, strategy: LayoutStrategy
 
 @final
 class Marks:
-    """The attributes that ``strategy`` gives to the nodes of ``step``, which is recorded."""
+    """The attributes that ``strategy`` gives to the nodes of ``step``, which is recorded. Gradients that are
+    to be reduced last wait for ``made``, or else for all `producers` of gradients.
+    """
 
-    def __init__(self, recorded: Recorded, step: Subgraph, strategy: LayoutStrategy, stages: int) -> None:
+    def __init__(
+        self,
+        recorded: Recorded,
+        step: Subgraph,
+        strategy: LayoutStrategy,
+        stages: int,
+        made: tuple[str, ...] | None = None,
+    ) -> None:
         assert isinstance(strategy.extended, LayoutExtended)
         self._extended, self._slots = strategy.extended, recorded.slots
         self._variables = {
@@ -82,6 +91,7 @@ class Marks:
         """The nodes that bring gradients to parts of variables without any, with the gradients themselves."""
         self._of_gradient = {node.name: self._variables[name] for node, name in in_parts}
         self.producers = tuple(dict.fromkeys(node.inputs[0][0] for node, _ in in_parts))
+        self._made = self.producers if made is None else made
 
     def __call__(self, node: Node) -> Node:
         attrs = {key: value for key, value in node.attrs.items() if key not in ATTRIBUTES or key in KEPT}
@@ -93,7 +103,7 @@ class Marks:
         elif node.name in self._of_gradient:
             variable = self._of_gradient[node.name]
             attrs |= attributes_of_gradient(variable)
-            controls = (*controls, MADE) if LAST in variable else controls
+            controls = (*controls, *self._made) if LAST in variable else controls
         elif MESH in node.attrs:
             attrs |= self._extended.attributes_of_input()
         if node.op.effect is Effect.HANDLE and node.name in self._numbers:
