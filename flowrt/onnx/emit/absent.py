@@ -19,7 +19,8 @@ _QUANTIZED = "it is not exported yet: export the graph without fake quantization
 _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    _LAYOUTS: ("_RowsOfVariable", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis"),
+    _LAYOUTS: ("_RowsOfVariable", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis",
+               "GatherTogether", "TakeApart"),
     _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose",
                "FFT", "FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "RFFT", "RFFT2D", "RFFT3D", "IRFFT",
                "IRFFT2D", "IRFFT3D"),
@@ -48,7 +49,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",
         "RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At",
     ),
-    _GRADIENT: ("LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
+    _GRADIENT: ("ConcatOffset", "LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
     _SIZES: (
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",

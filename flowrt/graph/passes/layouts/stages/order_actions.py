@@ -163,7 +163,7 @@ class _Helpers:
         self._step, self._start = step, start
         self._found = dict(actions)
         self.positions: dict[str, int] = {}
-        """Where each node is."""
+        """The position of each node."""
         for node in step:
             is_collective = node.op in COLLECTIVES
             self.positions[node.name] = (
