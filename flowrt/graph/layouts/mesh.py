@@ -201,7 +201,8 @@ class Mesh:
         if len(names) < self.num_devices:
             raise InvalidArgumentError(
                 f"mesh {self}: expected {self.num_devices} devices; got {len(names)}: {', '.join(names)}. "
-                "Set device_count in the session's ConfigProto, or use a smaller mesh"
+                "Set device_count in the session's ConfigProto, start the script in several processes with "
+                "flowrt-run, or use a smaller mesh"
             )
         return Mesh(self.axes, names[: self.num_devices], self.stages)
 
