@@ -1,7 +1,7 @@
 """Several tensors in one memory, one behind the other: the variables of a unit, as they are gathered.
 
     GatherTogether   concatenates the parts of each, all on one device
-    TakeApart            each of them, as a view
+    TakeApart        each of them, as a view
 
 Each begins at a multiple of `GRAIN` bytes, as tensors with memory of their own do. Between graphs
 `flowrt.graph.ops.collective.group_transfer` makes the memory.
