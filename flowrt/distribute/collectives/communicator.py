@@ -148,10 +148,12 @@ class Communicator(Closing):
     ) -> list[Array]:
         """`all_gather` of each of the ``arrays`` [n, ...] in one call: a [size * n, ...] for each, in
         ``outs`` if they are given. They have one dtype, and none are copied together. Raises
-        `InvalidArgumentError` for no arrays, `DTypeError` for two dtypes.
+        `InvalidArgumentError` for no arrays and for other ``outs``, `DTypeError` for two dtypes.
         """
         arrays = self._together([self._with_rows(array) for array in arrays])
         places = [None] * len(arrays) if outs is None else outs
+        if len(places) != len(arrays):
+            raise InvalidArgumentError(f"{self}: expected {len(arrays)} outs; got {len(places)}")
         outs = [
             self._output(place, (a.shape[0] * self.size, *a.shape[1:]), a.dtype)
             for a, place in zip(arrays, places, strict=True)

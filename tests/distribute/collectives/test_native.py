@@ -62,6 +62,18 @@ class CheckNative(CheckCommunicators):
                 communicator.all_gather_coalesced(arrays)
             np.testing.assert_array_equal(communicator.all_gather(np.ones(2)), np.ones(2))
 
+    def test_results_are_written_where_they_are_wanted(self) -> None:
+        with thread_group("local", 1) as (communicator,):
+            arrays, memory = [np.arange(3.0), np.ones((2, 2))], np.zeros(8)
+            outs = [memory[:3], memory[4:].reshape(2, 2)]
+            found = communicator.all_gather_coalesced(arrays, outs)
+            assert all(one is other for one, other in zip(found, outs, strict=True))
+            np.testing.assert_array_equal(memory, [0, 1, 2, 0, 1, 1, 1, 1])
+            with pytest.raises(OpError, match=r"expected an out of float64\[2, 2\]; got float64\[4\]"):
+                communicator.all_gather_coalesced(arrays, [memory[:3], memory[4:]])
+            with pytest.raises(OpError, match="expected 2 outs; got 1"):
+                communicator.all_gather_coalesced(arrays, [memory[:3]])
+
 
 class TestLocal(CheckNative):
     @pytest.fixture

@@ -295,7 +295,9 @@ def test_a_mesh_needs_its_devices() -> None:
         with tf.distribute.LayoutStrategy(Mesh([("dp", 4)]), batch="dp").scope():
             total = tf.reduce_sum(tf.placeholder(tf.float32, [None], name="x"))
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
-            with pytest.raises(InvalidArgumentError, match=r"\[dp=4\]: expected 4 devices; got 2.*flowrt-run"):
+            with pytest.raises(
+                InvalidArgumentError, match=r"\[dp=4\]: expected 4 devices; got 2.*flowrt-run"
+            ):
                 session.run(total, {"x:0": np.ones(8)})
 
 

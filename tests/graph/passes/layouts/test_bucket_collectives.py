@@ -17,7 +17,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.passes.layouts.bucket_collectives import bucket_collectives
-from flowrt.graph.passes.layouts.lower_layouts import lowered
+from flowrt.graph.passes.layouts.lower_layouts import Lowered, lowered
 from flowrt.graph.passes.layouts.redistribute import Emitter
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline
 from flowrt.graph.passes.prepare.prune import StepRequest
@@ -87,15 +87,20 @@ def test_what_batch_normalization_waits_for_stays_apart() -> None:
     assert (len(all_reduces(step)), len(all_reduces(joined))) == (10, 4)
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_between_tasks_a_unit_is_gathered_at_once_and_its_gradients_are_scattered_at_once(count: int) -> None:
-    """Each tensor as it is: none is copied together with others."""
-    mesh, devices = Mesh([("dp", count)]), cpus(count, 1)
+def fully_sharded(mesh: Mesh, devices: Any) -> Lowered:
+    """A step of the GPT, with a unit for each block."""
     with tf.Graph() as graph:
         with tf.distribute.FullyShardedStrategy(mesh, units=r"block\d|\w+", min_bytes=0).scope():
             built = NETS["gpt"]()
         found = lowered(*before_layouts(graph, built, devices))
     assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_between_tasks_a_unit_is_gathered_at_once_and_its_gradients_are_scattered_at_once(count: int) -> None:
+    """Each tensor as it is: none is copied together with others."""
+    found = fully_sharded(Mesh([("dp", count)]), cpus(count, 1))
     step = bucket_collectives(found.subgraph, found.layouts.mesh, DEFAULT_LINKS, {})
     kinds = Counter(node.op.name for node in found.subgraph)
     assert (kinds["AllGather"], kinds["ReduceScatter"]) == (34, 18)
@@ -110,7 +115,15 @@ def test_between_tasks_a_unit_is_gathered_at_once_and_its_gradients_are_scattere
             assert step.nodes[name].op.name not in ("ConcatV2", "Reshape")
 
 
-def test_inside_a_task_nothing_is_joined() -> None:
+def test_inside_a_task_a_unit_is_gathered_at_once_and_its_gradients_are_summed_where_they_are_read() -> None:
+    found = fully_sharded(Mesh([("dp", 2)]), cpus(1, 2))
+    step = bucket_collectives(found.subgraph, found.layouts.mesh, DEFAULT_LINKS, {})
+    kinds = Counter(node.op.name for node in step)
+    assert (kinds["AllGather"], kinds["CoalescedAllGather"]) == (0, 6)
+    assert (kinds["ReduceScatter"], kinds["CoalescedReduceScatter"]) == (18, 0)
+
+
+def test_inside_a_task_no_sums_are_joined() -> None:
     step, mesh = step_of("mlp", Mesh([("dp", 2)]), cpus(1, 2))
     assert bucket_collectives(step, mesh, DEFAULT_LINKS, {}) is step
 
