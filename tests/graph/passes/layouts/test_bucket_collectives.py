@@ -87,7 +87,7 @@ def test_what_batch_normalization_waits_for_stays_apart() -> None:
     assert (len(all_reduces(step)), len(all_reduces(joined))) == (10, 4)
 
 
-def fully_sharded(mesh: Mesh, devices: Any) -> Lowered:
+def fully_sharded(mesh: Mesh, devices: list[DeviceSpec]) -> Lowered:
     """A step of the GPT, with a unit for each block."""
     with tf.Graph() as graph:
         with tf.distribute.FullyShardedStrategy(mesh, units=r"block\d|\w+", min_bytes=0).scope():
