@@ -229,6 +229,14 @@ def counts():
     return counted(int(stage), reduce, Mesh([("dp", len(ADDRESSES))]), **workers())
 
 
+def peaks():
+    """The most bytes of parameters in the pool: see `test_sharded_memory`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_sharded_memory import most_of_parameters
+
+    return most_of_parameters(Mesh([("dp", len(ADDRESSES))]), 2, **workers())
+
+
 def most_gathered(part):
     """The most bytes of gathered variables that are there, or on their way, at a time, by the order of the
     plan. Those of a unit are views of one buffer.
@@ -584,6 +592,7 @@ DOES = {
     "sends": sends,
     "keeps": keeps,
     "counts": counts,
+    "peaks": peaks,
     "graphs": draws_graphs,
     "loops": draws_graphs,
     "reads": reads,

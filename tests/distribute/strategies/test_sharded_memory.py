@@ -13,6 +13,7 @@ import flowrt as tf
 from flowrt.executor.buffers.buffer_assignment import Storage
 from flowrt.graph.node import Ref
 from flowrt.graph.ops.collective.together import GRAIN, gather_together_op, take_apart_op
+from tests.distribute.strategies.standing_workers import Answers
 from tests.distribute.strategies.test_offload import LAYER, LAYERS, UNITS, WIDTH, layers, mesh
 
 SMALL = 128 << 10
@@ -123,30 +124,66 @@ def check_reuse(part: Any, log: Sequence[Event]) -> None:
                 assert span[one][1] <= span[other][0] or span[other][1] <= span[one][0], (one, other)
 
 
-@pytest.mark.parametrize("size", [2, 4])
-def test_the_most_bytes_of_parameters_in_both_passes(size: int) -> None:
-    """Their parts and two units. The gradient of what is added in front of frozen layers needs all of these
-    again, and nothing else that is large: they have no gradients, no states and no messages of these.
+class Most(NamedTuple):
+    """The most bytes of a pool, and the number of gathers of units that both passes need."""
+
+    nbytes: int
+    gathers: int
+
+
+def most_of_parameters(mesh: Any, count: int, **workers: Any) -> list[Most]:
+    """Of each device of ``mesh`` that is here, in a step of layers, each a unit of ``count`` variables. The
+    gradient of what is added in front of frozen layers needs all of these again, and nothing else that is
+    large: they have no gradients, no states and no messages of these.
     """
-    whole = LAYERS * LAYER
+    with tf.distribute.FullyShardedStrategy(mesh, units=r"layer\d|\w+", **workers).scope():
+        x = tf.placeholder(tf.float32, [4, WIDTH])
+        h = x + tf.get_variable("in_front", [WIDTH])
+        for layer in range(LAYERS):
+            columns = [
+                tf.get_variable(f"layer{layer}/w{i}", [WIDTH, WIDTH // count], trainable=False)
+                for i in range(count)
+            ]
+            h = tf.nn.relu(tf.concat([tf.matmul(h, each) for each in columns], 1))
+        train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 5})) as session:
+        for variable in tf.global_variables():
+            variable.load(np.full(variable.shape.as_list(), 0.01, np.float32), session)
+        for _ in range(2):
+            session.run(train, {x: np.ones((4, WIDTH))})
+        plan = [plan for request in session._requests.values() for plan in request.plans.values()][-1]
+        parts = {part.device.name: gathered_units(part) for part in plan.partitions.values()}
+        return [
+            Most(device.pool.stats().peak_bytes_in_use, sum(is_in_both_passes(name) for name in found))
+            for device in session.devices
+            if (found := parts.get(device.name))
+        ]
+
+
+def is_in_both_passes(gather: str) -> bool:
+    return any(gather.startswith(f"layer{i}/") for i in range(1, LAYERS - 1))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_most_bytes_of_parameters_in_both_passes(size: int, count: int) -> None:
+    """Their parts and two units."""
     with tf.Graph().as_default():
-        with tf.distribute.FullyShardedStrategy(mesh(size), units=UNITS).scope():
-            x = tf.placeholder(tf.float32, [4, WIDTH])
-            h = x + tf.get_variable("in_front", [WIDTH])
-            for layer in range(LAYERS):
-                weights = tf.get_variable(f"layer{layer}/w", [WIDTH, WIDTH], trainable=False)
-                h = tf.nn.relu(tf.matmul(h, weights))
-            train = tf.train.AdamOptimizer(1e-3).minimize(tf.reduce_mean(tf.square(h)))
-        with tf.Session(config=tf.ConfigProto(device_count={"CPU": size + 1})) as session:
-            for variable in tf.global_variables():
-                variable.load(np.full(variable.shape.as_list(), 0.01, np.float32), session)
-            parts, _ = traced(session, train, {x: np.ones((4, WIDTH))})
-            for part in parts:
-                gathered = [*gathered_units(part)]
-                again = [name for name in gathered if any(f"layer{i}/" in name for i in range(1, LAYERS - 1))]
-                assert len(again) == 2 * (LAYERS - 2), gathered
-            for device in session.devices[1:]:
-                assert device.pool.stats().peak_bytes_in_use <= whole // size + 2 * LAYER + SMALL
+        found = most_of_parameters(mesh(size), count)
+    assert len(found) == size
+    check_most(found, size)
+
+
+@pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_so_it_is_in_processes(answers: Answers, size: int) -> None:
+    for found in answers("peaks", size):
+        check_most([Most(*each) for each in found], size)
+
+
+def check_most(found: Sequence[Most], size: int) -> None:
+    for most in found:
+        assert most.gathers == 2 * (LAYERS - 2)
+        assert most.nbytes <= LAYERS * LAYER // size + 2 * LAYER + SMALL
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
