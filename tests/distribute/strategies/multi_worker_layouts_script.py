@@ -126,6 +126,16 @@ def updates():
         return [np.asarray(value).tolist() for value in program.history(session, built)]
 
 
+def writes():
+    """What the steps of ``writes PROGRAM STAGE`` give: see `test_updates_of_rows`."""
+    # with pytest, for which the other answers need not wait
+    from tests.distribute.strategies.test_updates_of_rows import MESH, PROGRAMS, results
+
+    _, number, stage = WHAT.split(":")
+    strategy = tf.distribute.FullyShardedStrategy(MESH, stage=int(stage), min_bytes=0, **workers())
+    return results(PROGRAMS[int(number)], strategy)[0]
+
+
 def overflows():
     """What changes in a step in which the gradient of the last worker's rows alone has an infinity, and in
     those around it, ``overflows STAGE``, in float16 with a loss scale: the names of variables.
@@ -588,6 +598,7 @@ DOES = {
     "combined": combines,
     "norms": trains_by_norms,
     "updates": updates,
+    "writes": writes,
     "overflows": overflows,
     "sends": sends,
     "keeps": keeps,

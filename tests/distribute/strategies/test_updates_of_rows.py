@@ -23,6 +23,7 @@ from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.resources.variables import VariableResource, locks_of
 from flowrt.viz import explain_layouts
+from tests.distribute.strategies.standing_workers import Answers
 from tests.distribute.strategies.test_fully_sharded import BEFORE
 from tests.each import nightly
 
@@ -126,6 +127,15 @@ def test_programs_that_read_and_write(
     expected, expected_variables = on_one_device(program)
     np.testing.assert_allclose(found, expected, 1e-12)
     np.testing.assert_allclose(variables, expected_variables, 1e-10)
+
+
+@pytest.mark.parametrize("stage", nightly([3, 1, 2], 1))
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_so_they_do_in_processes(answers: Answers, number: int, stage: int) -> None:
+    """What is joined with a later gather, and what reads it, stays in the order of reads and writes."""
+    expected, _ = on_one_device(PROGRAMS[number])
+    for found in answers(f"writes:{number}:{stage}", 2):
+        np.testing.assert_allclose(found, expected, 1e-12)
 
 
 @pytest.mark.parametrize("stage", [1, 3])

@@ -8,9 +8,10 @@ Gathers and scatters of a unit become a coalesced one, of several tensors of eac
 sent from where it is. What is gathered is in one memory (`flowrt.graph.passes.collective.gather_together`).
 An all-reduced tensor is in the vector if its copy takes less time than the messages that it saves.
 
-Only collectives that do not wait for one another are joined: those at the same *level*, the number of
-collectives of their kind on the longest path to them. A bucket then waits for nothing that is computed from
-one of its members: if it did, that would be of a later level.
+Readers of a result move behind the collective that it becomes part of, so reads and writes of variables are
+ordered by control edges first. Only collectives that do not wait for one another are joined: those at the
+same *level*, the number of collectives of their kind on the longest path to them. A bucket then waits for
+nothing that is computed from one of its members: if it did, that would be of a later level.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.collective.collectives import COALESCED, all_gather_op, all_reduce_op, reduce_scatter_op
 from flowrt.graph.ops.collective.transfer import recv_op
 from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
+from flowrt.graph.passes.prepare.order_effects import order_effects
 from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.topology import sort_topologically
 
@@ -80,6 +82,7 @@ def bucket_collectives(
             chosen[kind] = small
     if not chosen:
         return subgraph
+    subgraph = order_effects(subgraph)  # until here by places alone, which change
     alone = _on_cycles(subgraph, {name: kind for name, kind in kinds.items() if kind in chosen})
     together = {name: (kind, 1) for kind, small in chosen.items() if kind not in alone for name in small}
     subgraph = _joined(subgraph, together, mesh)
