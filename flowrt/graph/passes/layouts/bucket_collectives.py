@@ -36,7 +36,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.collective.collectives import COALESCED, all_gather_op, all_reduce_op, reduce_scatter_op
 from flowrt.graph.ops.collective.transfer import recv_op
 from flowrt.graph.passes.layouts.redistribute import Emitter, device_of
-from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.order_effects import order_accesses
 from flowrt.graph.pipeline.actions import Action
 from flowrt.graph.topology import sort_topologically
 
@@ -82,7 +82,7 @@ def bucket_collectives(
             chosen[kind] = small
     if not chosen:
         return subgraph
-    subgraph = order_effects(subgraph)  # until here by places alone, which change
+    subgraph = order_accesses(subgraph)  # until here by places alone, which change
     alone = _on_cycles(subgraph, {name: kind for name, kind in kinds.items() if kind in chosen})
     together = {name: (kind, 1) for kind, small in chosen.items() if kind not in alone for name in small}
     subgraph = _joined(subgraph, together, mesh)

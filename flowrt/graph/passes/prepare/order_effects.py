@@ -95,10 +95,32 @@ def _with_plain_handles(subgraph: Subgraph) -> Subgraph:
     return redirect(subgraph, handles)
 
 
-def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
-    """The operations that ``node`` must wait for; records it as the last one of its resources."""
+def order_accesses(subgraph: Subgraph) -> Subgraph:
+    """``subgraph``, a lowered step, with the control edges that the order of its nodes implies: a pass may
+    then move nodes. Handles stay as they are; rows of a variable have the memory of the whole.
+    """
+    histories: dict[str, _History] = {}
+    wholes: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in subgraph:
+        if node.op.alias and node.op.is_pure and node.outputs[0].dtype is dtypes.resource:
+            source = node.inputs[0][0]
+            wholes[node.name] = wholes.get(source, source)
+        if node.op.effect in _ORDERED:
+            before = dict.fromkeys(_predecessors(node, histories, wholes))
+            added = [name for name in before if name not in (node.name, *node.predecessors)]
+            node = node.replace(controls=(*node.controls, *added)) if added else node
+        nodes.append(node)
+    return subgraph.with_nodes(nodes)
+
+
+def _predecessors(node: Node, histories: dict[str, _History], wholes: Mapping[str, str] = {}) -> list[str]:
+    """The operations that ``node`` must wait for; records it as the last one of its resources. ``wholes`` are
+    the handles with the same memory.
+    """
     before: list[str] = []
-    for (resource, _), writes in touches(node):
+    for (handle, _), writes in touches(node):
+        resource = wholes.get(handle, handle)
         history = histories.setdefault(resource, _History())
         if writes:
             before += history.reads or ([history.write] if history.write else [])
