@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.collective.group_transfer import tagged_send_op
+from flowrt.graph.ops.collective.group_transfer import tagged_recv_op, tagged_send_op
 from flowrt.graph.ops.collective.transfer import SENDS
 from flowrt.graph.shapes import num_elements
 
@@ -43,6 +43,13 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
 def may_block(node: Node) -> bool:
     """Whether nothing is known of its time: it calls the world outside, or waits for another step."""
     return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op not in _QUICK)
+
+
+def needs_pause(node: Node) -> bool:
+    """Whether a program pauses after it, for others and to look whether its step must end. A receive of
+    another rank looks itself while it waits.
+    """
+    return node.op is not tagged_recv_op and may_block(node)
 
 
 def waits_outside(subgraph: Subgraph) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import may_block, node_costs, waits_outside
+from flowrt.executor.analysis.cost import needs_pause, node_costs, waits_outside
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
@@ -68,7 +68,7 @@ class Partition(NamedTuple):
     costs: Sequence[float]
     """`node_cost` of each node of the schedule's order."""
     pauses: frozenset[int]
-    """Positions of the nodes that `may_block`."""
+    """Positions of the nodes after which a pause is needed."""
     waits_outside: bool
     forms: ClassForms | None = None
     """The forms of calls, for all parts of the class; None for functions and additions."""
@@ -77,7 +77,7 @@ class Partition(NamedTuple):
     def of(cls, device: Device, buffers: BufferAssignment, has_loops: bool) -> Partition:
         """The one with these ``buffers``, and with estimates of its nodes' time."""
         subgraph, order = buffers.subgraph, buffers.schedule.order
-        pauses = frozenset([position for position, node in enumerate(order) if may_block(node)])
+        pauses = frozenset([position for position, node in enumerate(order) if needs_pause(node)])
         estimates = node_costs(subgraph, order), pauses, waits_outside(subgraph)
         return cls(subgraph, device, buffers, has_loops, *estimates)
 

@@ -149,8 +149,7 @@ def member_of(group_key: str, rank: int) -> Member:
 
 def joined_member(group_key: str, rank: int) -> JoinedMember:
     """The member that joined as ``rank``. Raises `FailedPreconditionError` if there is none."""
-    with _lock:
-        member = _members.get((group_key, rank))
+    member = _members.get((group_key, rank))  # without the lock, since messages look it up each time
     if member is None:
         raise FailedPreconditionError(
             f"group {group_key!r}: expected this process to have joined it as rank {rank}. Call"
