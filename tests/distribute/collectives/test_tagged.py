@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 
 from flowrt.distribute.collectives import JoinedGroup
-from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from flowrt.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
+from flowrt.executor.program.runner import StepControl
+from flowrt.graph.resources.step_context import step_scope
 from tests.distribute.collectives.group_parts import SOON_S, parts_of
 
 
@@ -61,6 +70,47 @@ def test_a_wait_ends_with_the_patience_of_the_group() -> None:
     with parts_of([(0,), (1,)], timeout_s=0.5) as (_, second):
         with pytest.raises(DeadlineExceededError, match="rank 0"):
             received(second, 0, "tag")
+
+
+def test_a_wait_ends_with_its_step_and_loses_no_message() -> None:
+    """Of both threads that wait: one reads the connection itself, the other is woken."""
+    with parts_of([(0,), (1,)]) as (first, second), ThreadPoolExecutor(2) as pool:
+        for number in range(3):  # the reader thread gives way after the first
+            member(first).send_tagged(1, "before", np.full(1, float(number)))
+            assert received(second, 0, "before").tolist() == [float(number)]
+        control = StepControl()
+
+        def receive(tag: str) -> Any:
+            with step_scope(control):
+                return received(second, 0, tag)
+
+        waiting = [pool.submit(receive, tag) for tag in ("a", "b")]
+        threading.Timer(0.2, control.cancel, (CancelledError("the step was closed"),)).start()
+        for each in waiting:
+            with pytest.raises(CancelledError, match="the step was closed"):
+                each.result(SOON_S)
+        for tag in ("a", "b"):
+            member(first).send_tagged(1, tag, np.ones(1))
+            assert received(second, 0, tag).tolist() == [1.0]
+
+
+def test_messages_of_one_link_go_to_all_that_wait_whoever_reads() -> None:
+    """More threads than one can lead, with messages in an order of their own."""
+    count, each = 5, 40
+    with parts_of([(0,), (1,)]) as (first, second), ThreadPoolExecutor(count) as pool:
+
+        def receive(number: int) -> list[float]:
+            return [float(received(second, 0, f"tag {number}")[0]) for _ in range(each)]
+
+        waiting = [pool.submit(receive, number) for number in range(count)]
+        order = [number for number in range(count) for _ in range(each)]
+        Random(0).shuffle(order)
+        sent = [0] * count
+        for number in order:
+            member(first).send_tagged(1, f"tag {number}", np.full(1 + 3000 * number, float(sent[number])))
+            sent[number] += 1
+        for each_waiting in waiting:
+            assert each_waiting.result(SOON_S) == [float(i) for i in range(each)]
 
 
 @pytest.mark.parametrize("how", ["lost", "ended"])
