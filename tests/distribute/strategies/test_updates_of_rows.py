@@ -228,6 +228,22 @@ def test_what_comes_after_an_update_waits_until_all_rows_are_there() -> None:
     assert whole.name in step.nodes["Momentum"].controls
 
 
+def test_a_part_of_a_constant_waits_for_what_the_constant_waits_for() -> None:
+    """What is added after a write may be a constant, by which alone the addition waits for it."""
+    with tf.Graph().as_default() as graph, tf.distribute.LayoutStrategy(MESH).scope():
+        w = tf.get_variable("w", [6, 6], layout=["dp", None])
+        with tf.control_dependencies([w.assign(tf.square(w), name="first")]):
+            last = w.assign_add(tf.constant(1.0, shape=[6, 6]), name="last")
+        options = CompileOptions([parse_device(f"/cpu:{number}") for number in range(2)])
+        step = compile_step(StepRequest(graph, [], [last.op], {}), options)
+    awaited: dict[str, set[str]] = {}
+    for node in step:
+        before = [name for name in node.predecessors if name in awaited]
+        awaited[node.name] = set(before).union(*[awaited[name] for name in before])
+    for at in ("@dp0", "@dp1"):
+        assert f"first{at}" in awaited[f"last{at}"]
+
+
 def variable() -> VariableResource:
     found = VariableResource("w", float32, (4, 2))
     found.pin(np.zeros)

@@ -72,26 +72,31 @@ class Emitter:
         device: str,
         outputs: Sequence[TensorSpec],
         origin: Node,
+        controls: tuple[str, ...] = (),
     ) -> str:
         """Add a node with a new name that begins with ``stem``; ``origin`` is the global node it is for."""
         counts = self._counts.setdefault(stem, itertools.count())
         names = (f"{stem}_{count}" if count else stem for count in counts)
         name = next(name for name in names if name not in self.nodes and name not in self._taken)
-        self.nodes[name] = Node(name, op, tuple(inputs), (), attrs, device, origin.source, tuple(outputs))
+        made = Node(name, op, tuple(inputs), controls, attrs, device, origin.source, tuple(outputs))
+        self.nodes[name] = made
         return name
 
-    def constant(self, stem: str, value: Any, device: str, origin: Node) -> Ref:
+    def constant(
+        self, stem: str, value: Any, device: str, origin: Node, controls: tuple[str, ...] = ()
+    ) -> Ref:
         array = np.asarray(value)
         dtype = as_dtype(array.dtype)
         attrs = {"value": array, "dtype": dtype}
-        return self.add(stem, const, (), attrs, device, [TensorSpec(dtype, array.shape)], origin), 0
+        return self.add(stem, const, (), attrs, device, [TensorSpec(dtype, array.shape)], origin, controls), 0
 
     def slice(self, ref: Ref, part: Sequence[slice], origin: Node) -> Ref:
-        """The block ``part`` of ``ref``, on its device; of a constant, another constant."""
+        """The block ``part`` of ``ref``, on its device; of a constant, another one that waits alike."""
         node = self.nodes[ref[0]]
         spec, device = node.outputs[ref[1]], device_of(ref, self.nodes)
         if node.op is const:
-            return self.constant(f"{ref[0]}/part", node.attrs["value"][tuple(part)], device, origin)
+            block = node.attrs["value"][tuple(part)]
+            return self.constant(f"{ref[0]}/part", block, device, origin, node.controls)
         begin = np.array([each.start for each in part], np.int32)
         size = np.array([each.stop - each.start for each in part], np.int32)
         inputs = [
@@ -321,7 +326,7 @@ class Redistribution:
     def _at_device(self, ref: Ref, device: str, origin: Node) -> Ref:
         node, stem = self._emit.nodes[ref[0]], f"{ref[0]}/sent"
         if node.op is const:
-            return self._emit.constant(stem, node.attrs["value"], device, origin)
+            return self._emit.constant(stem, node.attrs["value"], device, origin, node.controls)
         spec = self._spec(ref)
         return self._emit.add(stem, identity, [ref], {"T": spec.dtype}, device, [spec], origin), 0
 
