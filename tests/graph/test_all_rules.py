@@ -191,6 +191,10 @@ WITHOUT_RULE = {
     "all dimensions together": {"Diag", "DiagPart"},
     "made when layouts have been lowered": {"GatherTogether", "TakeApart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},
+    "of files in memory, each a host's": {
+        "DecodeBmp", "DecodeCSV", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "EncodeJpeg",
+        "EncodePng", "ParseExample", "ParseSingleExample",
+    },
     "of texts and summaries, which are computed once": {
         "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
         "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
@@ -200,6 +204,7 @@ WITHOUT_RULE = {
     },
     "of imported graphs, which run whole": {
         "AdjustHue", "AdjustSaturation", "BatchToSpaceND", "CombinedNonMaxSuppression", "CropAndResize",
+        "CropAndResizeGradBoxes", "CropAndResizeGradImage", "DrawBoundingBoxesV2", "ResizeArea",
         "DenseBincount", "FFT", "FFT2D", "FFT3D", "FakeQuantWithMinMaxArgs",
         "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsGradient",
         "FakeQuantWithMinMaxVarsPerChannel", "FakeQuantWithMinMaxVarsPerChannelGradient", "HSVToRGB",

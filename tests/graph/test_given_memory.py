@@ -26,6 +26,8 @@ HANDED_ON = {
     "PyFunc", "PyFuncStateless",  # by Python
     "TensorListGetItem", "TensorListPopBack", "GetSessionTensor", "KeepGradients",  # it lies there
     "IteratorGetNext", "DealNext", "StagedNext", "TransferDequeue",
+    "DecodeCSV",  # columns, as they are converted
+    "ReaderNumRecordsProducedV2", "ReaderNumWorkUnitsCompletedV2",
     "QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2", "QueueSizeV2", "QueueIsClosedV2",
     "ResourceAccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorNumAccumulated",
     "ParameterShardBegin", "ParameterShardPush", "ParameterShardFetch", "ParameterShardInstall",

@@ -34,26 +34,28 @@ from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
     AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics CoalescedAllGather
-    CoalescedReduceScatter DecodeRaw DropWords ExpectData Gather HistogramSummary ImageSummary
-    InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints Print PrintV2 PyFunc
-    PyFuncStateless ReadFile Reduce ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices
-    SaveV2 ScalarSummary Scatter ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch
-    StaticRegexReplace StringFormat StringJoin StringLength StringLower StringSplit StringSplitV2 StringStrip
-    StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile _GroupAgree
-    _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
+    CoalescedReduceScatter DecodeBmp DecodeCSV DecodeGif DecodeImage DecodeJpeg DecodePng DecodeRaw
+    DropWords EncodeJpeg EncodePng ExpectData Gather HistogramSummary ImageSummary
+    InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints ParseExample
+    ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce
+    ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter
+    ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace StringFormat
+    StringJoin StringLength StringLower StringSplit StringSplitV2 StringStrip StringToHashBucketFast
+    StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile _GroupAgree _GroupRecv
+    _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
-"""Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs
-among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and `_Contribute`
+"""Ops that no GPU runs, whatever their dtypes: strings, files in memory, Python, the world outside, ranks
+of other graphs among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and `_Contribute`
 come after it.)
 """
 
 WAITING = """
-    CombinedNonMaxSuppression CountNgrams DenseBincount
-    DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
-    NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4 NonMaxSuppressionV5
-    Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt
-    RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum SegmentSumAt
-    SparseFillEmptyRows SparseReshape Unique UniqueWithCounts Where
+    CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
+    DrawBoundingBoxesV2 DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
+    NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
+    NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
+    RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd
+    SegmentSum SegmentSumAt SparseFillEmptyRows SparseReshape Unique UniqueWithCounts Where
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise

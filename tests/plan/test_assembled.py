@@ -34,7 +34,7 @@ COSTS = Costs(Rates({"float32": 1e12, "float64": 5e11}, 1e11, 1e-6))
 DEVICE = DeviceKind("device", {"float32": 1e9}, 1 << 30, 1e9, {"float32": 1.0})
 FAST = Links(Link(0.0, 1e-12), Link(0.0, 1e-12))
 """Links for which no collectives are joined: each gradient is transferred as soon as it is there."""
-GAPS = 1.07
+GAPS = 1.11
 """An arena is at most this much larger than what lives in it."""
 
 

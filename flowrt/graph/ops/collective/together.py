@@ -19,6 +19,7 @@ import numpy as np
 from flowrt.dtypes import DType
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Traits
 from flowrt.graph.shapes import Shape
 
 GRAIN = 64
@@ -109,5 +110,6 @@ take_apart_op: OpDef[list[Tensor]] = define_op(
     vjp=NONDIFFERENTIABLE,
     samples=_memory,
     alias=True,
+    traits=Traits(narrows=False),  # where each begins depends on the size of an element
     doc="The tensors of ``shapes`` in a memory of them, as views; each was written with its axis in front.",
 )

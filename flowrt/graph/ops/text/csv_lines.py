@@ -100,7 +100,7 @@ decode_csv_op: OpDef[list[Tensor]] = define_op(
     "DecodeCSV",
     "records: string, record_defaults: *OUT_TYPE in ANY -> output: *OUT_TYPE",
     attrs="field_delim: string = ',', use_quote_delim: bool = True, na_value: string = '', "
-    "select_cols: list(int) = []",
+    "select_cols: list(int) = ()",
     shape=_shape,
     kernel=_decode,
     vjp=NONDIFFERENTIABLE,
