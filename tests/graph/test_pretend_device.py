@@ -45,8 +45,8 @@ FOR_THE_CPU = """
     _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, files in memory, Python, the world outside, ranks
-of other graphs among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and `_Contribute`
-come after it.)
+of other graphs among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and
+`_Contribute` come after it.)
 """
 
 WAITING = """
