@@ -189,9 +189,13 @@ def test_a_signal_between_waking_and_reading_leaves_the_frame_to_the_reader(
             return []
 
     monkeypatch.setattr(lead, "_front", Interrupted())
-    threading.Timer(0.1, reading.send, (b"x",)).start()
-    with pytest.raises(KeyboardInterrupt):
-        lead.wait(SOON_S)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background
+    try:
+        threading.Timer(0.1, reading.send, (b"x",)).start()
+        with pytest.raises(KeyboardInterrupt):
+            lead.wait(SOON_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
     lead.release()
     reading.wait(2)
     assert reading.frames[1] == (b"x", reading.thread.ident)
