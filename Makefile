@@ -30,7 +30,7 @@ demo: $(READY)  ## train a network on real data on two CPU devices, then on a cl
 
 test: $(READY)  ## run the tests, except the slow ones
 	@$(PY) -m compileall -q flowrt  # the processes of tests start three times as fast, whatever the environment says
-	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"  # on 2 cores: a test that waits leaves one idle
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"  # on 2 cores: a test that waits leaves one idle
 
 test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, verify programs, and damage inputs
 	@FLOWRT_CHECK=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800 --hypothesis-profile nightly
