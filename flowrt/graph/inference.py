@@ -7,6 +7,7 @@ values, its result holds for every operation with the same inputs: a `Signature`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.dtypes import DType
@@ -27,18 +28,14 @@ Signatures: TypeAlias = dict[tuple[Any, ...], Signature]
 """Signatures keyed by the op and its inputs' specs."""
 
 
-# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and
-# took half of the time that a graph of 100,000 operations needs to build before these were shared.
-_outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
-
-
+@lru_cache(maxsize=1 << 16)
 def one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
-    """The output specs of an operation with a single output."""
-    key = (dtype, shape)
-    found = _outputs.get(key)
-    if found is None:
-        found = _outputs[key] = (TensorSpec(dtype, shape),)
-    return found
+    """The output specs of an operation with a single output.
+
+    Equal specs are one object: the garbage collector walks over all objects that an operation is made of, and
+    before these were shared it took half of the time in which a graph of 100,000 operations is built.
+    """
+    return (TensorSpec(dtype, shape),)
 
 
 def describe_data(op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> str:
