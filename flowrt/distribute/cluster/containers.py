@@ -75,12 +75,14 @@ class Containers:
 
     def _resource(self, session: str, device: Device, node: Node) -> Any:
         with self._lock:
+            others = self.of(session)
             if node.op.effect is not Effect.HANDLE or session in self._isolated:
-                return _found(self._own.setdefault(session, {}), (device.name, node.name), device, node)
+                own = self._own.setdefault(session, {})
+                return _found(own, (device.name, node.name), device, node, others)
             name = node.attrs.get("shared_name") or node.name
             key = (node.attrs.get("container", ""), (device.name, name))
             is_new = key not in self._shared
-            resource = _found(self._shared, key, device, node)
+            resource = _found(self._shared, key, device, node, others)
         if is_new:
             for task, error in self._missing().items():
                 _call([resource], "lose_task", task, error)
@@ -88,9 +90,15 @@ class Containers:
         return resource
 
 
-def _found(resources: dict[Any, Any], key: Hashable, device: Device, node: Node) -> Any:
+def _found(
+    resources: dict[Any, Any],
+    key: Hashable,
+    device: Device,
+    node: Node,
+    others: Callable[[Device, Node], Any],
+) -> Any:
     if key not in resources:
-        resources[key] = new_resource(device, node)
+        resources[key] = new_resource(device, node, others)
     return resources[key]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.graph.layouts.attributes import MEMORY
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.slicing import slice_op
@@ -32,7 +33,7 @@ _NAMES: Mapping[Any, frozenset[str]] = {
     **dict.fromkeys(GROUP_OPS, frozenset(("rank", "ranks", "peer", "edge", "plan"))),
 }
 """Attributes of transfers that binding alone reads."""
-_OF_HANDLE = frozenset(("shared_name", "container"))
+_OF_HANDLE = frozenset(("shared_name", "container", MEMORY))
 _OF_CONSTANT = frozenset(("value",))
 _NONE: frozenset[str] = frozenset()
 _NAME = itemgetter(0)

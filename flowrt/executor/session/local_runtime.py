@@ -215,7 +215,7 @@ class LocalRuntime:
             if self._closed:
                 raise closed()
             if key not in self._resources:
-                self._resources[key] = new_resource(device, node)
+                self._resources[key] = new_resource(device, node, self._resource)
             return self._resources[key]
 
     def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]:

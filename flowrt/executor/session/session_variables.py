@@ -18,7 +18,10 @@ from flowrt.errors import FailedPreconditionError, OpError
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.ends.feeds import bring, converter
 from flowrt.graph.evaluate import located
+from flowrt.graph.layouts.memory_places import place_of
 from flowrt.graph.node import Node
+from flowrt.graph.ops.state.variable_ops import memory_handle
+from flowrt.graph.resources.unit_memory import UnitMemory
 from flowrt.graph.resources.variables import VariableResource
 
 Place: TypeAlias = tuple[Device, VariableResource]
@@ -65,22 +68,36 @@ class StoredShard(NamedTuple):
         assign(self.where, value)
 
 
-def new_resource(device: Device, node: Node) -> Any:
+def new_resource(device: Device, node: Node, others: Callable[[Device, Node], Any]) -> Any:
     """The object of a stateful node; a variable has its memory on ``device``, and an object with a method
-    ``settle`` is passed the device. Raises `ResourceExhaustedError`.
+    ``settle`` is passed the device. ``others(device, node)`` are the objects of other nodes. Raises
+    `ResourceExhaustedError`.
     """
     assert node.op.state is not None
     resource = node.op.state(node)
     if settle := getattr(resource, "settle", None):
         settle(device)
-    if isinstance(resource, VariableResource):
+    if isinstance(resource, VariableResource | UnitMemory):
         try:
-            resource.pin(functools.partial(device.empty, owner=owner_of(node)))
+            resource.pin(_source_of_memory(device, node, others))
         except OpError as error:
             raise located(node, error) from error.__cause__
-        if not device.executor.computes:  # cannot assign: the value is 0 from the start
-            resource.is_initialized = resource.is_pinned
+    if isinstance(resource, VariableResource) and not device.executor.computes:
+        resource.is_initialized = resource.is_pinned  # it cannot assign: the value is 0 from the start
     return resource
+
+
+def _source_of_memory(
+    device: Device, node: Node, others: Callable[[Device, Node], Any]
+) -> Callable[[tuple[int, ...], Any], Any]:
+    """``empty(shape, dtype)`` of what ``node`` keeps: in a memory with others if it has a place there."""
+    place = place_of(node.attrs)
+    if place is not None:
+        memory: UnitMemory = others(device, memory_handle(node, place))
+        array = memory.take(place.begin, node.attrs["shape"], node.attrs["dtype"])
+        if array is not None:
+            return lambda shape, dtype: array
+    return functools.partial(device.empty, owner=owner_of(node))
 
 
 def read_variables(variables: Iterable[Any], places: Iterable[Place]) -> list[Any]:

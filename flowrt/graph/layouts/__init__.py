@@ -5,6 +5,7 @@
     sharding_rule    an op's dimensions as factors: which pass through, which are contracted
     derived_rules    the rule of an operation: written in its definition, or derived from its other facts
     attributes       layouts as attributes of nodes, which travel in graphs and files
+    memory_places    the places of variables that have one memory together
     redistribution   the collectives between two layouts, and their bytes
 
 A graph is global: its shapes are those of one device. A layout says what of a tensor each coordinate of the

@@ -2,6 +2,7 @@
 
 step_context                        the deadline of the step that a thread is running
 variables                           `VariableResource`
+unit_memory                         memory that several variables have together
 random_stream                       counter-based random streams, one per random op
 parts_of_draws                      the elements of one block of a draw, without the rest
 tensor_list                         run-time values of list tensors

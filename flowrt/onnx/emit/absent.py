@@ -19,8 +19,8 @@ _QUANTIZED = "it is not exported yet: export the graph without fake quantization
 _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 
 ABSENT: dict[str, tuple[str, ...]] = {
-    _LAYOUTS: ("_RowsOfVariable", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs", "OverAxis",
-               "GatherTogether", "TakeApart"),
+    _LAYOUTS: ("_RowsOfVariable", "_UnitMemory", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs",
+               "OverAxis", "GatherTogether", "TakeApart"),
     _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose",
                "FFT", "FFT2D", "FFT3D", "IFFT", "IFFT2D", "IFFT3D", "RFFT", "RFFT2D", "RFFT3D", "IRFFT",
                "IRFFT2D", "IRFFT3D"),

@@ -210,7 +210,9 @@ class _Program:
 
     def _resource(self, node: Node) -> Any:
         if node.name not in self._resources:
-            resource = self._resources[node.name] = new_resource(self._device, node)
+            resource = self._resources[node.name] = new_resource(
+                self._device, node, lambda _, other: self._resource(other)
+            )
             if isinstance(resource, VariableResource) and resource.is_pinned:
                 resource.array[...] = self._values(TensorSpec(node.attrs["dtype"], node.attrs["shape"]))
                 resource.is_initialized = True

@@ -141,8 +141,9 @@ class Optimizer:
             )
         context, layouts = distribution_context(), layout_strategy()
         if layouts is not None:
-            layouts.settle(len(self._slot_names))
-            layouts.check_trained([variable for _, variable in pairs])
+            trained = [variable for _, variable in pairs]
+            layouts.settle(trained, len(self._slot_names))
+            layouts.check_trained(trained)
         if context is None:
             warn_of_unopened_strategies()
             return self._apply(pairs, global_step, name)

@@ -9,6 +9,7 @@ from typing import Any
 from flowrt.dtypes import as_dtype
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.layouts.attributes import attributes_of_slot
+from flowrt.graph.layouts.memory_places import attributes_of_slots_place
 from flowrt.graph.ops.base.filling import zeros, zeros_like
 from flowrt.variables.variable import Variable
 from flowrt.variables.variable_scope import get_variable_scope
@@ -34,7 +35,8 @@ def create_slot(
         slot = Variable(val, trainable=False, name=full_name, validate_shape=is_static)
     graph.add_to_collection(OPTIMIZER_VARIABLES, slot)
     if is_static and slot.shape.as_list() == primary.shape.as_list():
-        slot.op.mutate(attrs=attributes_of_slot(slot.op.node.attrs, primary.op.node.attrs))
+        attrs = attributes_of_slot(slot.op.node.attrs, primary.op.node.attrs)
+        slot.op.mutate(attrs={**attrs, **attributes_of_slots_place(slot.op.node, primary.op.node)})
     return slot
 
 

@@ -146,7 +146,7 @@ def test_a_unit_above_the_limit_is_named_with_what_would_fit(units: str | None, 
 def test_a_unit_that_a_device_cannot_hold_is_named_with_what_would_fit(options: dict[str, Any]) -> None:
     """Before any memory is taken for it: the weights of a rank, and its states, are below the limit."""
     with pytest.raises(ResourceExhaustedError) as caught:
-        Run(8, 1, units="layer", **options)
+        Run(16, 1, units="layer", **options)
     assert re.search(
         r"test_offload\.py:\d+\): unit 'layer' of 8 variables, 'layer0/w' to 'layer7/w': expected at most "
         r"1,048,576 bytes, the memory of a device; got 2,097,152\. A limit of 2,097,152 would do; or smaller "

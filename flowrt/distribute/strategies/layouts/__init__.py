@@ -2,6 +2,7 @@
 
 layout_strategy        the strategy, and `relayout`
 fully_sharded          the same with variables, gradients and states in parts, or in host memory
+unit_places            places in one memory for the variables that are used together
 tensor_parallel        layers with weights that several devices share, by name
 argument_names         arguments that the strategies do not have, by the names of other frameworks
 pipeline               stages on devices of their own, through which micro-batches pass

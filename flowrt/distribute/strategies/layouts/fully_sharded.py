@@ -26,8 +26,10 @@ from typing import Any, final
 from flowrt.distribute.strategies.layouts.argument_names import known_names
 from flowrt.distribute.strategies.layouts.layout_strategy import check_mesh
 from flowrt.distribute.strategies.layouts.tensor_parallel import Style, TensorParallelStrategy
+from flowrt.distribute.strategies.layouts.unit_places import place_units
 from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 from flowrt.errors import DTypeError, nearest
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.layouts.attributes import (
     COPY,
     HOST,
@@ -44,7 +46,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.passes.layouts.join_units import Block
 from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
-from flowrt.variables.variable import Variable
+from flowrt.variables.variable import GraphKeys, Variable
 
 _BLOCK = re.compile(r"(?:.*?/)?[^/]*\d(?=/)")
 """The scope of a repeated block: up to the first part of a name that ends in a digit."""
@@ -140,6 +142,13 @@ class FullyShardedStrategy(TensorParallelStrategy):
         if isinstance(self._offload, int):
             attrs[RESIDENT] = str(self._offload)
         return attrs
+
+    def settle(self, trained: Sequence[Variable] = (), states: int = 0) -> None:
+        """Give each variable that has none yet a place in the memory of its unit."""
+        super().settle(trained, states)
+        graph = get_default_graph()
+        first = trained or graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
+        place_units(graph.root, self.mesh, {variable.op.name for variable in first})
 
     def check_names(self, names: Collection[str]) -> None:
         super().check_names(names)

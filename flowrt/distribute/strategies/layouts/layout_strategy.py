@@ -115,11 +115,11 @@ class LayoutStrategy(Strategy):
         del variable, layouts
         return {}
 
-    def settle(self, states: int = 0) -> None:
-        """Decide what depends on the whole model, before its optimizer makes ``states`` of each variable:
-        nothing.
+    def settle(self, trained: Sequence[Variable] = (), states: int = 0) -> None:
+        """Decide what depends on the whole model, before an optimizer makes ``states`` of each of the
+        ``trained`` variables: nothing.
         """
-        del states
+        del trained, states
 
     def variable_layouts(self, layouts: Mapping[str, Entries]) -> None:
         """Give layouts to variables by name, for scripts that cannot be changed: regular expressions that

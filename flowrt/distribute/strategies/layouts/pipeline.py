@@ -134,7 +134,7 @@ class PipelineStrategy(TensorParallelStrategy):
     def attributes_kept(self, variable: Variable, layouts: NodeLayouts) -> Mapping[str, str]:
         return {**super().attributes_kept(variable, layouts), **self.kept}
 
-    def settle(self, states: int = 0) -> None:
+    def settle(self, trained: Sequence[Variable] = (), states: int = 0) -> None:
         """Give a stage to each variable, and each list, as equal ones of two stages would become one; and to
         each operation, by costs, if the script names none.
 

@@ -14,6 +14,8 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation
+from flowrt.graph.layouts.memory_places import MemoryPlace
+from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
@@ -32,6 +34,7 @@ from flowrt.graph.ops.base.indexing import check_range, put_rows, take, take_sli
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.resources.unit_memory import UnitMemory
 from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 from flowrt.loops.loop_program import LoopBuilder, LoopValue, Matrix
@@ -44,6 +47,24 @@ var_handle_op = define_handle(
     attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
     value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # a handle has the dtype and shape of its variable
 )
+
+unit_memory_op = define_handle(
+    "_UnitMemory",
+    lambda node: UnitMemory(node.attrs["dtype"], node.attrs["length"]),
+    "The handle of a memory in which variables are stored one behind the other. It is in no graph: a session "
+    "makes it with the first of them.",
+    attrs="dtype: type, length: int, container: string = ''",
+)
+
+
+def memory_handle(handle: Node, place: MemoryPlace) -> Node:
+    """The handle of the memory in which the variable ``handle`` has its ``place``."""
+    attrs = {
+        "dtype": handle.attrs["dtype"],
+        "length": place.length,
+        "container": handle.attrs.get("container", ""),
+    }
+    return Node(place.name, unit_memory_op, (), (), attrs, handle.device, handle.source, handle.outputs)
 
 
 rows_of_variable_op = define_op(

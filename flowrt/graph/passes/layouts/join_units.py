@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from flowrt.graph.layouts.attributes import FOUND, UNIT
@@ -36,14 +36,10 @@ class Block(NamedTuple):
 
 def join_units(subgraph: Subgraph) -> Subgraph:
     """``subgraph`` with the units of blocks; the same object if the script names all units, or has none."""
-    blocks = {
-        node.name: _parsed(node.attrs[UNIT])
-        for node in subgraph
-        if node.op is var_handle_op and str(node.attrs.get(UNIT, "")).startswith(f"{FOUND} ")
-    }
+    blocks = blocks_of(subgraph)
     if not blocks:
         return subgraph
-    units = _units(subgraph, blocks)
+    units = units_in_order(subgraph.nodes, blocks, _in_order_of_use(subgraph, blocks))
 
     def with_unit(node: Node) -> Node:
         unit = units.get(node.attrs.get(UNIT, ""))
@@ -52,21 +48,31 @@ def join_units(subgraph: Subgraph) -> Subgraph:
     return subgraph.mapped(with_unit)
 
 
+def blocks_of(handles: Iterable[Node]) -> dict[str, Block]:
+    """The blocks of those variables ``handles`` that are found to be of a unit, by name."""
+    units = {node.name: str(node.attrs.get(UNIT, "")) for node in handles if node.op is var_handle_op}
+    return {name: _parsed(unit) for name, unit in units.items() if unit.startswith(f"{FOUND} ")}
+
+
 def _parsed(text: str) -> Block:
     _, kind, scope = text.split(" ", 2)
     return Block(scope, kind)
 
 
-def _units(subgraph: Subgraph, blocks: Mapping[str, Block]) -> dict[str, str]:
-    """The unit of each block, by its text: the name of the first variable that is used of it."""
+def units_in_order(
+    nodes: Mapping[str, Node], blocks: Mapping[str, Block], order: Iterable[str]
+) -> dict[str, str]:
+    """The unit of each of ``blocks``, by its text, if variables come in this ``order``: the name of the first
+    variable of it. ``nodes`` are the handles, with others.
+    """
     sizes: dict[Block, int] = defaultdict(int)
     for name, block in blocks.items():
-        attrs = subgraph.nodes[name].attrs
+        attrs = nodes[name].attrs
         sizes[block] += math.prod(attrs["shape"]) * attrs["dtype"].size
     units: dict[str, str] = {}
     last: dict[str, tuple[str, int]] = {}
     """The unit to which the next block of a kind may be added, and its bytes."""
-    for name in _in_order_of_use(subgraph, blocks):
+    for name in order:
         block = blocks[name]
         if str(block) in units:
             continue

@@ -34,6 +34,7 @@ from flowrt.graph.layouts.attributes import (
     COPY,
     IN_PARTS,
     LAYOUT,
+    MEMORY,
     MESH,
     REGATHER,
     ROWS,
@@ -41,6 +42,7 @@ from flowrt.graph.layouts.attributes import (
     SUMMED,
     UNIT,
 )  # fmt: skip
+from flowrt.graph.layouts.memory_places import place_of
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import cast_op
@@ -162,12 +164,14 @@ class _Rewrite:
 
 def copy_of(handle: Node) -> Node:
     """The handle of the copy that the variable ``handle`` has."""
-    in_parts = (STORED, UNIT, REGATHER) if IN_PARTS in handle.attrs[COPY] else ()
-    kept = (MESH, LAYOUT, SUMMED, *in_parts)
+    is_in_parts = IN_PARTS in handle.attrs[COPY]
+    kept = (MESH, LAYOUT, SUMMED, *((STORED, UNIT, REGATHER) if is_in_parts else ()))
+    place = place_of(handle.attrs) if is_in_parts else None
     attrs = {
         "dtype": _dtype_of_copy(handle), "shape": handle.attrs["shape"], "shared_name": "",
         "container": handle.attrs.get("container", ""),
         **{key: handle.attrs[key] for key in kept if key in handle.attrs},
+        **({} if place is None else {MEMORY: str(place._replace(name=f"{place.name}@copy"))}),
     }  # fmt: skip
     return handle.replace(name=_copy((handle.name, 0))[0], attrs=attrs)
 

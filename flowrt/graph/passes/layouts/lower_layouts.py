@@ -26,10 +26,10 @@ from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.evaluate import located
-from flowrt.graph.layouts.attributes import AGAIN, ATTRIBUTES, UNIT, mesh_of
+from flowrt.graph.layouts.attributes import AGAIN, UNIT, mesh_of
 from flowrt.graph.layouts.layout import Layout, Replicate
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
-from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.ops.base.identities import deep_copy_op, identity, local_shards_op, relayout_op
 from flowrt.graph.ops.random.random_ops import random_position
@@ -71,7 +71,7 @@ from flowrt.graph.passes.layouts.stages.split_branches import split_branches
 from flowrt.graph.passes.layouts.stages.wait_for_effects import wait_for_effects
 from flowrt.graph.passes.layouts.step_layouts import Layouts
 from flowrt.graph.passes.layouts.step_text import step_text
-from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at
+from flowrt.graph.passes.layouts.variable_shards import attributes_at, mesh_on, suffix_at, without_layout
 from flowrt.graph.passes.prepare.prune import prune
 from flowrt.graph.pipeline.actions import Action, Kind, Schedule
 from flowrt.graph.pipeline.mesh_schedule import turns_of
@@ -430,7 +430,7 @@ class _Lowering:
             for ref, layout in zip(node.inputs, inputs, strict=True)
         ]
         computed = self._computed(node, outputs)
-        plain = node.replace(attrs=_without_layout(node))
+        plain = node.replace(attrs=_local_attributes(node))
         are_whole = all(layout.is_replicated for layout in computed)
         devices = self._devices_of(node)
         is_mean = is_partial_mean(node, inputs, computed)
@@ -535,7 +535,7 @@ class _Lowering:
                 (_local(spec, layout, at),),
             )
             inputs = (*with_local_shapes(self._emit, node, local), (positions[at], 0))
-            attrs = {**_without_layout(node.replace(attrs=kept)), "of": whole, "begin": begin}
+            attrs = {**_local_attributes(node.replace(attrs=kept)), "of": whole, "begin": begin}
             self._emit.nodes[name] = node.replace(
                 name=name, op=there, inputs=inputs, controls=(), attrs=attrs, device=local.device,
                 outputs=local.outputs,
@@ -596,7 +596,7 @@ class _Lowering:
                 name=node.name + suffixes[at],
                 controls=self._controls(node, group.members),
                 device=self._home(node, at),
-                attrs=_without_layout(node),
+                attrs=_local_attributes(node),
             )
             owner = owner_of(
                 named, functions, inputs, group, lambda k, at: _local(node.outputs[k], outputs[k], at)
@@ -680,7 +680,7 @@ class _Lowering:
         self._emit.nodes[node.name] = node.replace(
             inputs=inputs,
             controls=self._controls(node, self._coordinates),
-            attrs=_without_layout(node),
+            attrs=_local_attributes(node),
             device=device,
         )
         self._names[node.name] = dict.fromkeys(self._coordinates, node.name)
@@ -716,11 +716,9 @@ def _is_reduction(node: Node) -> bool:
     return node.op is relayout_op and UNIT in node.attrs
 
 
-def _without_layout(node: Node) -> dict[str, Any]:
+def _local_attributes(node: Node) -> dict[str, Any]:
     """The attrs of ``node`` but for those of the global graph only; by units, collectives are joined."""
-    return {
-        key: value for key, value in node.attrs.items() if key == UNIT or key not in (COLOCATION, *ATTRIBUTES)
-    }
+    return {**without_layout(node), **_unit_of(node)}
 
 
 def _of_identity(node: Node) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, format_device, parse_device
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.attributes import ATTRIBUTES, COPY, HOST, layouts_of, mesh_of
+from flowrt.graph.layouts.attributes import ATTRIBUTES, COPY, HOST, MEMORY, ROWS, layouts_of, mesh_of
 from flowrt.graph.layouts.layout import Layout
+from flowrt.graph.layouts.memory_places import place_of
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import COLOCATION, Node, TensorSpec
 from flowrt.graph.passes.layouts.keep_copies import copy_of
@@ -108,14 +109,26 @@ def suffix_at(mesh: Mesh, at: Coordinate, once: Collection[int]) -> str:
     return "@" + ("".join(indices) or "0")
 
 
+def without_layout(node: Node) -> dict[str, Any]:
+    """The attributes of ``node`` but for those of the global graph only. A variable that is in parts keeps
+    its place in memory.
+    """
+    attrs = {key: value for key, value in node.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
+    return {**attrs, MEMORY: node.attrs[MEMORY]} if MEMORY in node.attrs and ROWS not in node.attrs else attrs
+
+
 def attributes_at(handle: Node, stored: Layout, at: Coordinate) -> Mapping[str, Any]:
-    """The attributes of the handle at a coordinate: the part's shape, and a name of its own."""
+    """The attributes of the handle at a coordinate: the part's shape, and a name of its own, as has the
+    memory in which the part has its place.
+    """
     shape, name = handle.attrs["shape"], handle.attrs.get("shared_name") or handle.name
-    return {
+    suffix, place = _suffix_of_handle(stored.mesh, at), place_of(handle.attrs)
+    attrs = {
         **handle.attrs,
         "shape": shape if stored.is_replicated else stored.local_shape(shape, at),
-        "shared_name": name + _suffix_of_handle(stored.mesh, at),
+        "shared_name": name + suffix,
     }
+    return attrs if place is None else {**attrs, MEMORY: str(place._replace(name=place.name + suffix))}
 
 
 def _suffix_of_handle(mesh: Mesh, at: Coordinate) -> str:
@@ -124,7 +137,6 @@ def _suffix_of_handle(mesh: Mesh, at: Coordinate) -> str:
 
 def _handle_at(handle: Node, stored: Layout, at: Coordinate, device: str) -> Node:
     name = handle.name + _suffix_of_handle(stored.mesh, at)
-    given = {key: value for key, value in handle.attrs.items() if key not in (COLOCATION, *ATTRIBUTES)}
-    attrs = attributes_at(handle.replace(attrs=given), stored, at)
+    attrs = attributes_at(handle.replace(attrs=without_layout(handle)), stored, at)
     outputs = (TensorSpec(dtypes.resource, ()),)
     return handle.replace(name=name, attrs=attrs, device=device, controls=(), outputs=outputs)
