@@ -13,9 +13,11 @@ on the wire. All coordinates of a mesh have equal parts of such variables, and e
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.layouts.attributes import MEMORY, as_stored, layouts_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node
@@ -24,6 +26,8 @@ GRAIN = 64
 """Elements: each place begins at a multiple, so it is aligned to 64 bytes, as memory of its own is, in any
 dtype that slots have.
 """
+
+_PLACE = re.compile(r"(\d+) (\d+) (\d+) (\S+)", re.ASCII)
 
 
 class MemoryPlace(NamedTuple):
@@ -41,10 +45,18 @@ class MemoryPlace(NamedTuple):
 
 
 def place_of(attrs: Mapping[str, Any]) -> MemoryPlace | None:
-    """The place that ``attrs`` of a handle name; None if the variable has memory of its own."""
+    """The place that ``attrs`` of a handle name; None if the variable has memory of its own.
+
+    Raises `InvalidArgumentError` for a text that names none, as a file may have.
+    """
     if MEMORY not in attrs:
         return None
-    begin, length, trained, name = attrs[MEMORY].split(" ")
+    found = _PLACE.fullmatch(str(attrs[MEMORY]))
+    if found is None:
+        raise InvalidArgumentError(
+            f"{MEMORY}: expected a place in memory, such as '0 256 192 w@unit'; got {attrs[MEMORY]!r}"
+        )
+    begin, length, trained, name = found.groups()
     return MemoryPlace(int(begin), int(length), int(trained), name)
 
 

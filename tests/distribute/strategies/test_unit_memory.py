@@ -12,6 +12,7 @@ import flowrt as tf
 from flowrt.device.local_devices import local_devices
 from flowrt.distribute.cluster.containers import Containers
 from flowrt.dtypes import float32
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.ends.config import ConfigProto, device_request
 from flowrt.graph.layouts.memory_places import GRAIN, MemoryPlace, place_of
 from flowrt.graph.node import Node
@@ -246,5 +247,12 @@ def test_places_are_in_files_of_the_graph() -> None:
         handles = [op.node for op in graph.get_operations() if op.type == "VarHandleOp"]
         places = {node.name: place_of(node.attrs) for node in handles}
         assert places["unit0/b"] == MemoryPlace(GRAIN, 3 * GRAIN, 3 * GRAIN, "unit0/w@unit")
+        assert all(place_of({"_memory": str(place)}) == place for place in places.values() if place)
         text = str(graph.as_graph_def())
         assert len(re.findall("unit0/w@unit", text)) == len(SHAPES) * 3
+
+
+@pytest.mark.parametrize("text", ["", "0 64 w", "-1 64 64 w", "0 64 64 w x", "0 64 64 "])
+def test_a_text_that_names_no_place_is_an_error(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="_memory: expected a place in memory"):
+        place_of({"_memory": text})
