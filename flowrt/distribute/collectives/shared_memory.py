@@ -190,7 +190,9 @@ class SharedMemoryCommunicator(Communicator):
     # --- rounds
 
     def _post(self, arrays: Sequence[Array]) -> None:
-        """Write arrays, one behind the other, for the next round."""
+        """Write arrays, one behind the other, for the next round. Those of a unit are so already, but to find
+        that takes as long as one copy saves: 9 us of the 125 that six parts of 1.5 MB take.
+        """
         slot, begin = self._rounds.slots[self._rounds.number % 2][self.rank], 0
         for array in arrays:
             np.copyto(_as(slot[begin:], array).reshape(array.shape), array)
