@@ -194,3 +194,27 @@ def test_parts_of_a_tensor_are_views(monkeypatch):
     expected = [parts[0] * parts[1] + parts[2], twice[:1] - 1, twice[1:] @ twice[1:].T, -parts[1]]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_a_reshape_that_is_no_view_is_a_copy_to_a_buffer():
+    """Of a transpose. That of a large feed stays a view."""
+    x = tf.placeholder(tf.float32, [32, 48, 16])
+    turned = tf.reshape(tf.transpose(tf.tanh(x), [1, 0, 2]), [-1, 16])
+    flat = tf.reshape(x, [-1])
+    value = np.random.default_rng(0).normal(size=(32, 48, 16)).astype("f")
+    with tf.Session() as session:
+        found, total = session.run([turned + 0.0, tf.reduce_max(flat)], {x: value})
+        (plan,) = plans_of(session)
+        places = {line.node.name: line.results[0].slot for p in plan.programs for line in p.lines}
+    np.testing.assert_allclose(found, np.tanh(value).transpose(1, 0, 2).reshape(-1, 16), rtol=1e-6)
+    assert total == value.max()
+    assert places[turned.op.name] is None
+    assert places[flat.op.name] is not None
+
+
+@pytest.mark.parametrize("shape", [(20, 3), (60,), (2, 2, 5, 3)], ids=str)
+def test_a_reshape_of_a_transpose_is_one_call(shape):
+    x, out = np.arange(60.0).reshape(3, 4, 5).transpose(1, 2, 0), np.empty(shape)
+    node = op_node("Reshape", x, list(shape))
+    execute(small_call(node, (x, shape), (out,)))
+    np.testing.assert_array_equal(out, x.reshape(shape))

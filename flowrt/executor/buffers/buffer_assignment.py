@@ -199,6 +199,8 @@ class _Assigner:
             self._copied.add(node.name)
         elif node.op.alias and self._try_view(node):
             return Storage.VIEW
+        elif node.op.alias and self._operand(node.inputs[node.op.aliased]).slot is not None:
+            return Storage.REGISTER  # where a view is free
         if not self._fits_buffers(node):
             return Storage.REGISTER
         inherited = self._inheritable(node, position)

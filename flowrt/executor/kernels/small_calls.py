@@ -1,5 +1,5 @@
-"""Compiled calls of small operations other than elementwise loops: matrix product, concat, gather, select,
-row sums, argmax and max.
+"""Compiled calls of small operations other than elementwise loops: matrix product, concat, reshape, gather,
+select, row sums, argmax and max.
 
 Each takes a fraction of NumPy's dispatch time; and it is machine code, so that it can be part of a compiled
 loop (`flowrt.executor.lists.compiled_body`).
@@ -27,6 +27,7 @@ from flowrt.graph.ops.array.concat_and_split import concat_op, pack
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.reductions import all_op, any_op, max_op, mean_op, min_op, prod_op, sum_op
 from flowrt.graph.ops.base.indexing import check_range
+from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.ops.elementwise.comparison import select
 from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
@@ -200,9 +201,18 @@ def _copies(pairs: Iterable[tuple[Array, Array]]) -> MachineCall | None:
     return in_sequence([copy_call(target, source) for target, source in pairs])
 
 
+def _reshape(tensor: Array, shape: Any, out: Sequence[Array]) -> MachineCall | None:
+    """What is no view: of a transpose, for instance."""
+    (target,) = out
+    if tensor.size != target.size or not target.flags.c_contiguous:
+        return None
+    return _copies([(target.reshape(tensor.shape), tensor)])
+
+
 _CALLS: Mapping[OpDef, Callable[..., MachineCall | Checked | None]] = {
     matmul_op: _product,
     concat_op: _concat,
+    reshape: _reshape,
     pack: _pack,
     gather_op: _gather,
     bias_add_grad: _bias_gradient,

@@ -192,11 +192,17 @@ def _has_constant_shape(c: SimplifyContext, node: Node) -> bool:
     return all(c.constant(ref) is not None for ref in node.inputs[1:])
 
 
-def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
+def _reshape(xp: Any, tensor: Any, shape: Any, out: Any = None) -> Any:
     try:
-        return tensor.reshape(shape)
+        if out is None:
+            return tensor.reshape(shape)
+        if out.flags.c_contiguous:  # one copy, not two
+            xp.copyto(out.reshape(tensor.shape), tensor)
+        else:
+            xp.copyto(out, tensor.reshape(shape))
     except ValueError:
         raise InvalidArgumentError(f"expected a shape of {tensor.size} elements; got {list(shape)}") from None
+    return out
 
 
 reshape: OpDef[Tensor] = define_op(
