@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,16 @@ import pytest
 import flowrt as tf
 from flowrt import dtypes
 from flowrt.device.llvm import host_pool
+from flowrt.device.llvm.call_sequence import BoundCall, ParallelCall
 from flowrt.device.onednn import onednn, primitives
+from flowrt.device.onednn.primitives import Execution
+from flowrt.errors import InternalError
 from flowrt.executor.kernels import bound_primitive as module
-from flowrt.executor.kernels.bound_primitive import BoundPrimitive, bound_primitive
+from flowrt.executor.kernels.bound_primitive import bound_primitive
+from flowrt.executor.kernels.copy_kernels import copy_call
 from flowrt.executor.program.arguments import later_of
+from flowrt.executor.program.instruction import Instruction, python_calls
+from flowrt.executor.program.primitive_action import BoundPrimitive
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import registered_ops
 from flowrt.graph.passes.fusion.accumulated_products import matmul_add_op
@@ -153,7 +161,7 @@ def test_images_and_filters_in_memory_and_in_registers(
         np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-4)
     assert call._execution is not None
     is_copied_once = bool(constants) and 1 not in late
-    assert len(call._execution._steps) == (1 if is_copied_once else 2)
+    assert len(call._execution.steps) == (1 if is_copied_once else 2)
 
 
 def test_a_constant_filter_is_that_of_each_part() -> None:
@@ -194,6 +202,67 @@ def test_another_number_of_threads_finds_another_primitive() -> None:
             np.testing.assert_allclose(out, a @ b, rtol=1e-4, atol=1e-3)
     finally:
         host_pool.set_num_threads(0)
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    host_pool.set_num_threads(count)
+    try:
+        yield
+    finally:
+        host_pool.set_num_threads(0)
+
+
+def two_products() -> tuple[list[BoundPrimitive], Array, Array]:
+    """``out = (a @ b) @ b`` as two actions, and what is expected."""
+    a, b, between, out = floats(96, 80), floats(80, 80), *[np.empty((96, 80), np.float32) for _ in range(2)]
+    products = [bind(matmul(), [x, b], y, []) for x, y in ((a, between), (between, out))]
+    return [product for product in products if product is not None], out, a @ b @ b
+
+
+def printed(*actions: Any) -> list[BoundCall]:
+    """What the ``actions`` of a program are printed as."""
+    node = node_of(matmul(), {}, np.empty((1, 1), np.float32))
+    return [call for call, _ in python_calls([Instruction(node, action) for action in actions])]
+
+
+def test_where_no_threads_share_them_products_are_one_piece_of_machine_code_with_loops() -> None:
+    products, out, expected = two_products()
+    copied = np.empty_like(out)
+    with threads(1):
+        ((run, arguments),) = printed(*products, ParallelCall(copy_call(copied, out), 1))
+        for _ in range(2):
+            out[:] = copied[:] = np.nan
+            run(*arguments)
+            np.testing.assert_allclose(copied, expected, rtol=1e-4, atol=1e-3)
+    with threads(2):
+        assert printed(*products) == [product.bound() for product in products]
+
+
+def test_each_thread_runs_machine_code_in_a_workspace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    products, out, expected = two_products()
+    placed: list[int] = []
+    place = Execution.place_workspace
+    monkeypatch.setattr(Execution, "place_workspace", lambda e, at: (placed.append(at), place(e, at)))
+    with threads(1), ThreadPoolExecutor(1) as pool:
+        ((run, arguments),) = printed(*products)
+        for _ in range(2):
+            pool.submit(run, *arguments).result()
+        run(*arguments)
+    assert [placed.count(at) for at in dict.fromkeys(placed)] == [2, 2]
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_primitive_that_fails_in_machine_code_is_an_error() -> None:
+    products, _, _ = two_products()
+    with threads(1):
+        ((run, arguments),) = printed(*products)
+        code = products[0].machine_code()
+        assert code is not None
+        code.call.table.words[1] = 0  # no primitive
+        for _ in range(2):
+            with pytest.raises(InternalError, match="dnnl_primitive_execute to succeed; got status 2"):
+                run(*arguments)
 
 
 def test_a_primitive_that_is_refused_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,16 @@ class Library:
         """Run a primitive, without the GIL. ``arguments``: a ctypes array of `ExecutionArgument`."""
         status = self._execute(primitive.address, stream.address, len(arguments), arguments)
         if status:
-            _check("dnnl_primitive_execute", status)
+            self.check_execution(status)
+
+    def check_execution(self, status: int) -> None:
+        """Raise the error that a primitive's ``status`` is."""
+        _check("dnnl_primitive_execute", status)
+
+    @property
+    def execute_address(self) -> int:
+        """The address of dnnl_primitive_execute, for machine code."""
+        return ctypes.cast(self._execute, ctypes.c_void_p).value or 0
 
     def multiply(self, *arguments: Iterable[Any]) -> None:
         """Run dnnl_sgemm, which is BLAS's for matrices by rows, without the GIL, as often as there are values

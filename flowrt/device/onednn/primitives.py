@@ -434,8 +434,8 @@ class Execution:
 
     def __init__(self, primitive: Primitive, constants: Mapping[int, int] = NO_CONSTANTS) -> None:
         dnnl = library()
-        self._primitive = primitive
-        self._stream = dnnl.stream()
+        self.primitive = primitive
+        self.stream = dnnl.stream()
         self._memories = [dnnl.memory(given.address) for given in primitive.given]
         self._addresses = [0] * len(self._memories)
         for number, address in constants.items():
@@ -452,13 +452,14 @@ class Execution:
             descriptors.append(primitive.scratchpad)
         self._inner = [dnnl.memory(descriptor) for descriptor in descriptors]
         ends = np.cumsum([0] + [-(-dnnl.nbytes(d) // ALIGNMENT) * ALIGNMENT for d in descriptors]).tolist()
-        *self._offsets, self._nbytes = ends
+        *self._offsets, self.nbytes = ends
+        """Of its workspace."""
         self._workspace = 0
-        self._steps = self._in_order()
+        self.steps = self._in_order()
+        """Primitives to execute with their arguments: copies in, the primitive, copies out."""
 
     def _in_order(self) -> list[tuple[Handle, Any]]:
-        """Primitives to execute with their arguments: copies in, the primitive, copies out."""
-        primitive = self._primitive
+        primitive = self.primitive
         used = {o.argument: m for o, m in zip(primitive.operands, self._memories, strict=True)}
         for number, (memory, _) in self._laid_out.items():
             used[primitive.operands[number].argument] = memory
@@ -480,7 +481,7 @@ class Execution:
         memory, array = dnnl.memory(copy.descriptor), new_bytes(dnnl.nbytes(copy.descriptor))
         dnnl.set_address(memory, array.ctypes.data)
         arguments = _arguments({SOURCE: self._memories[copy.operand], TARGET: memory})
-        dnnl.execute(copy.copies, self._stream, arguments)
+        dnnl.execute(copy.copies, self.stream, arguments)
         return memory, array
 
     def place(self, number: int, address: int) -> None:
@@ -492,13 +493,14 @@ class Execution:
     def run(self) -> None:
         """Compute the result from the operands, where they were placed."""
         dnnl = library()
-        dnnl.use_threads(self._primitive.n_threads)
-        if self._nbytes:
-            self._place_inner(WORKSPACE.address(self._nbytes))
-        for primitive, arguments in self._steps:
-            dnnl.execute(primitive, self._stream, arguments)
+        dnnl.use_threads(self.primitive.n_threads)
+        if self.nbytes:
+            self.place_workspace(WORKSPACE.address(self.nbytes))
+        for primitive, arguments in self.steps:
+            dnnl.execute(primitive, self.stream, arguments)
 
-    def _place_inner(self, workspace: int) -> None:
+    def place_workspace(self, workspace: int) -> None:
+        """Its workspace, `nbytes` bytes, is at this address from now on."""
         if workspace != self._workspace:
             for memory, offset in zip(self._inner, self._offsets, strict=True):
                 library().set_address(memory, workspace + offset)

@@ -17,7 +17,15 @@ from flowrt.errors import InternalError
 from flowrt.executor.kernels.scalar_code import ScalarCode
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Control, Loop
-from flowrt.executor.program.instruction import Action, Call, Checked, Guarded, Instruction
+from flowrt.executor.program.instruction import (
+    Action,
+    Call,
+    Checked,
+    Guarded,
+    Instruction,
+    call_of,
+    machine_code,
+)
 from flowrt.executor.program.program import Segment
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
@@ -32,7 +40,8 @@ def check_calls(segment: Segment) -> None:
             if words is None:
                 is_same = at is node and action.bound()[0] == function
             else:
-                is_same = isinstance(action, MachineCall) and words == _words(action)
+                code = machine_code(action, is_alone=True)
+                is_same = code is not None and words == _words(call_of(code))
             if not is_same:
                 raise located(at, InternalError("program: expected the call of this operation; got another"))
 

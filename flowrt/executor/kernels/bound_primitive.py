@@ -1,27 +1,20 @@
 """Convolutions and products of oneDNN's on the memory of a program: in a step nothing but the library is
 called.
-
-A kernel finds the primitive of its arguments by their layouts, and gives it their addresses, in each call:
-12 us of Python, or 40 where a step has since called other code, while a product of 128x256 by 256x256 takes
-120. The layouts of a program's arrays never change, and hardly an address. Filters that are constants are
-copied to the layout that the library requires once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
-from flowrt.device.host_memory import address_of
-from flowrt.device.llvm.call_sequence import BoundCall
 from flowrt.device.onednn import onednn
-from flowrt.device.onednn.primitives import Execution, Primitive
-from flowrt.executor.kernels.onednn_kernels import ONEDNN_KERNELS, PRIMITIVES, PrimitiveOn, primitive_on
+from flowrt.executor.kernels.onednn_kernels import ONEDNN_KERNELS, PRIMITIVES, primitive_on
 from flowrt.executor.kernels.update_kernel import late_array
 from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.primitive_action import BoundPrimitive
 from flowrt.executor.program.updates import LateArray
 from flowrt.graph.node import Node, TensorSpec
 
@@ -54,7 +47,8 @@ def bound_primitive(
     kernel = partial(ONEDNN_KERNELS[node.op], node.op, np, out=out, **attrs)
     slots = {i: late[s].slot for i, s in enumerate(found.sources) if s is not None and _is_late(late[s])}
     fixed = [i for i, source in enumerate(found.sources) if source in constants]
-    return BoundPrimitive(found, slots, fixed, registers, partial(_call, kernel, arguments, registers))
+    otherwise = partial(_call, kernel, arguments, registers)
+    return BoundPrimitive(found.find, found.arrays, slots, fixed, registers, otherwise)
 
 
 def _is_late(argument: Any) -> bool:
@@ -74,57 +68,3 @@ def _one_by_one(arguments: Sequence[Any]) -> Iterator[Any]:
 
 def _call(kernel: Callable[..., Any], arguments: Sequence[Any], registers: list[Any]) -> None:
     kernel(*[a.read(registers) if isinstance(a, Later) else a for a in arguments])
-
-
-@final
-class BoundPrimitive:
-    """An action: a primitive on arrays, of which some are in the registers ``slots``, by number, and some, of
-    the numbers ``fixed``, never change. ``otherwise()`` computes it where the library has none, or where a
-    register has an array with another layout.
-    """
-
-    __slots__ = ("_execution", "_find", "_fixed", "_known", "_late", "_otherwise", "_primitive", "_registers")
-
-    def __init__(
-        self,
-        found: PrimitiveOn,
-        slots: Mapping[int, int],
-        fixed: Sequence[int],
-        registers: list[Any],
-        otherwise: Callable[[], None],
-    ) -> None:
-        self._find, self._registers, self._otherwise = found.find, registers, otherwise
-        self._late = list(slots.items())
-        self._known = [(i, array) for i, array in enumerate(found.arrays) if i not in slots]
-        self._fixed = fixed
-        self._primitive: Primitive | None = None
-        self._execution: Execution | None = None
-
-    def bound(self) -> BoundCall:
-        return self.run, ()
-
-    def run(self) -> None:
-        """Compute the result."""
-        execution = self._execution
-        if execution is None or self._primitive is None or not self._primitive.is_current:
-            execution = self._prepare()
-            if execution is None:
-                return self._otherwise()
-        for number, slot in self._late:
-            array = self._registers[slot]
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
-                return self._otherwise()
-            execution.place(number, address_of(array))
-        return execution.run()
-
-    def _prepare(self) -> Execution | None:
-        """The execution, which has the addresses of arrays; None if the library has no such primitive."""
-        try:
-            self._primitive = self._find()
-        except onednn.Unsupported:
-            return None
-        constants = {number: address_of(array) for number, array in self._known if number in self._fixed}
-        self._execution = execution = Execution(self._primitive, constants)
-        for number, array in self._known:
-            execution.place(number, address_of(array))
-        return execution

@@ -1,6 +1,7 @@
 """A compiled partition at run time: basic blocks of bound calls, and their drivers.
 
 instruction          instructions as data: calls, machine code, moves, stream waits; printed as Python calls
+primitive_action     a primitive of oneDNN's on arrays of the program
 updates              updates of variables, adjacent ones joined
 program              `Program`: basic blocks, separated by waits for tensors that have not arrived
 control_flow         loops and branches between basic blocks

@@ -2,6 +2,7 @@
 
     Call          a Python function on its arguments
     MachineCall   a compiled loop (`flowrt.device.llvm.call_sequence`); `ParallelCall`, shared by threads
+    BoundPrimitive  a primitive of oneDNN's (`flowrt.executor.program.primitive_action`)
     Checked       a compiled loop that may reject its inputs, and the function that raises the error
     Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
     Move          of a value to a register or an array
@@ -26,8 +27,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, in_sequence
+from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, ParallelCall, in_sequence
+from flowrt.device.llvm.host_pool import num_threads
+from flowrt.device.onednn.primitive_call import PrimitiveCall, PrimitiveSequence
 from flowrt.device.stream_executor import Event, Stream
+from flowrt.executor.program.primitive_action import BoundPrimitive
 from flowrt.graph.node import Node
 
 
@@ -199,20 +203,41 @@ class Instruction(NamedTuple):
 
 def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, Node | None]]:
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
-    code, which cannot fail.
+    code. What is printed for one thread stays so if there are more later.
     """
-    if MachineCall not in {type(action) for _, action in instructions}:
+    is_alone = num_threads() == 1
+    codes = [machine_code(action, is_alone) for _, action in instructions]
+    if not any(codes):
         return [(action.bound(), node) for node, action in instructions]
     calls: list[tuple[BoundCall, Node | None]] = []
-    for is_machine_code, run in groupby(instructions, _is_machine_code):
+    for is_code, run in groupby(zip(instructions, codes, strict=True), lambda item: item[1] is not None):
         several = list(run)
-        if is_machine_code and len(several) > 1:
-            machine_code = [i.action for i in several if isinstance(i.action, MachineCall)]
-            calls.append((in_sequence(machine_code).bound(), None))
+        if is_code and len(several) > 1:
+            calls.append((_in_sequence([code for _, code in several if code is not None]), None))
         else:
-            calls += [(action.bound(), node) for node, action in several]
+            calls += [(action.bound(), node) for (node, action), _ in several]
     return calls
 
 
-def _is_machine_code(instruction: Instruction) -> bool:
-    return isinstance(instruction.action, MachineCall)
+def machine_code(action: Action, is_alone: bool) -> MachineCall | PrimitiveCall | None:
+    """The action as machine code, if it can be that: where one thread computes alone, also a loop that
+    threads may share, and a primitive.
+    """
+    match action:
+        case MachineCall():
+            return action
+        case ParallelCall() if is_alone:
+            return action.call
+        case BoundPrimitive() if is_alone:
+            return action.machine_code()
+    return None
+
+
+def call_of(code: MachineCall | PrimitiveCall) -> MachineCall:
+    return code.call if isinstance(code, PrimitiveCall) else code
+
+
+def _in_sequence(codes: Sequence[MachineCall | PrimitiveCall]) -> BoundCall:
+    executions = [code.execution for code in codes if isinstance(code, PrimitiveCall)]
+    calls = list(map(call_of, codes))
+    return PrimitiveSequence(calls, executions).bound() if executions else in_sequence(calls).bound()

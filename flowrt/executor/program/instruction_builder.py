@@ -13,8 +13,10 @@ from flowrt.executor.program.instruction import Action, Call, Instruction, UseSt
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
-MAX_BLOCK_COST = 1e7
-"""Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
+MAX_BLOCK_COST = 1e8
+"""Estimated work between two pauses, after which a step notices that it was cancelled: a millisecond of
+products, or a tenth of a second of additions.
+"""
 
 
 @final
