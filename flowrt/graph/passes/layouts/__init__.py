@@ -20,6 +20,7 @@
     bucket_collectives    collectives of a unit, and small ones, such as those of gradients, as one
     variable_shards       which part of a variable each device keeps, under which name
     processes             the processes of a mesh, each with a session of its own
+    join_ends             one message for several updates for which another process waits
     own_part              of all that, the part of one process, if each runs its own session
     step_text             a step as text, which these processes compare
     local_forms           operations that differ on parts: means, shapes as values, sparse updates

@@ -50,6 +50,7 @@ from flowrt.graph.ops.collective.group_transfer import (
     tagged_send_op,
 )
 from flowrt.graph.ops.state.variable_ops import var_handle_op
+from flowrt.graph.passes.layouts.join_ends import join_ends
 from flowrt.graph.passes.layouts.processes import Own
 from flowrt.graph.passes.layouts.variable_shards import device_inside
 from flowrt.graph.passes.prepare.fed_nodes import OF_ITERATORS, fed_nodes
@@ -93,6 +94,7 @@ def own_parts(
     step: Subgraph, own: Own, ranks: Iterable[tuple[int, ...]], devices: Sequence[DeviceSpec], text: str
 ) -> Iterator[Subgraph]:
     """The parts of several processes, each with other ``ranks``. Raises as `own_part`."""
+    step = join_ends(step, own)
     whole = _Whole(step, own, frozenset(step.feeds))
     readers, fetches = own.readers(), step.fetches
     count = len(fetches) // len(readers)

@@ -148,3 +148,12 @@ def test_the_step_has_no_operations_of_others() -> None:
         assert found is not None
         sizes.append(sum("elsewhere" not in node.name for node in found.subgraph))
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_one_message_says_that_all_updates_of_a_stage_have_ended() -> None:
+    step = _global_step(tf.distribute.PipelineStrategy(Mesh([("pp", 2)]), micro_batches=2), "gpt")
+    ends = [
+        [line.split()[0] for line in _part(step, rank, False) if "/_sent/end" in line.split()[1]]
+        for rank in range(2)
+    ]
+    assert ends == [["_TaggedRecv"], ["Const", "_TaggedSend"]]
