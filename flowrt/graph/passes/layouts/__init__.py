@@ -2,6 +2,7 @@
 
     step_layouts          what is found: the layout of every tensor, and those that its readers want
     propagate_layouts     how it is found, in one sweep
+    call_layouts          the rules for the tensors of one operation
     propagate_functions   the same in loops and branches
     gather_again          one gather more for the backward pass, of what is whole for products only
     join_units            units of variables that are kept in parts, by what the step uses one after the other

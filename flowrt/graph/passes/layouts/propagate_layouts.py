@@ -1,10 +1,8 @@
 """Propagation: a layout for every tensor of a step, from those of variables, inputs and Relayout operations.
 
-One sweep in topological order, an axis of the mesh at a time. A node's candidates are the factors of its
-sharding rule on which an input is sharded already: a factor that passes through comes before one that is
-contracted, then the one that leaves most bytes where they are. Without a candidate, a Partial passes through
-linear operations if nothing else reads it, so that sums are added up first and travel once; all else is
-replicated. An operation of which a dimension is cut that must be whole gives way to its form, if it has one.
+One sweep in topological order; `call_layouts` has the rules for a single operation, of which equal calls, as
+in equal blocks, share the result. An operation of which a dimension is cut that must be whole gives way to
+its form, if it has one.
 
 What is sharded is not gathered to save bytes, and what is replicated is not cut unless the script says so:
 costs would turn data parallelism into model parallelism, since gathering a small batch takes fewer bytes than
@@ -14,8 +12,7 @@ reducing a large gradient.
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, final
 
@@ -40,13 +37,14 @@ from flowrt.graph.layouts.attributes import (
 from flowrt.graph.layouts.derived_rules import arguments_of, is_view, rule_of
 from flowrt.graph.layouts.layout import REPLICATED, Layout, Partial, Placement, Replicate, Shard
 from flowrt.graph.layouts.mesh import Mesh
-from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule, dim_of
+from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
-from flowrt.graph.op_def import LINEAR, Effect
+from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, rows_of_variable_op
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.layouts.call_layouts import Call, CallLayouts, layouts_of_call
 from flowrt.graph.passes.layouts.gather_again import with_later_gathers
 from flowrt.graph.passes.layouts.propagate_functions import layouts_of_functions
 from flowrt.graph.passes.layouts.sharded_forms import form_of
@@ -157,6 +155,7 @@ class _Propagation:
         """The outputs of forms by those that they replace."""
         self._ends: dict[str, tuple[str, ...]] = {}
         """The nodes to wait for in place of a replaced one."""
+        self._choices: dict[Call, CallLayouts] = {}
         self._readers = Counter(ref for node in subgraph for ref in set(node.inputs))
         self._readers.update(subgraph.fetches)
 
@@ -445,15 +444,33 @@ class _Propagation:
         is_free = [ref in self._found.free for ref in node.inputs]
         summed = [self._found.summed.get(ref) for ref in node.inputs]
         is_sent = [self._found.position(ref[0]) != self._found.position(node.name) for ref in node.inputs]
-        choice = _Choice(node, rule, specs, have, is_only_reader, is_free, summed, is_sent)
-        for axis in range(len(self._mesh.axes)):
-            choice.choose(axis)
-        inputs = [Layout(self._mesh, placements) for placements in choice.inputs]
+        inputs, outputs = self._chosen(
+            Call(
+                node.op,
+                rule,
+                tuple(specs),
+                tuple(node.outputs),
+                tuple(not argument.on_host for argument in arguments_of(node.op, node.attrs)),
+                keeps_sums(node, specs),
+                tuple(have),
+                tuple(is_only_reader),
+                tuple(is_free),
+                tuple(summed),
+                tuple(is_sent),
+            )
+        )
         if node.op.sharded is not None and self._lost(node, inputs) and self._replace(node, specs):
             return
-        self._note(node, inputs, [Layout(self._mesh, placements) for placements in choice.outputs])
+        self._note(node, inputs, outputs)
         self._note_gathers(node, rule)
         self._note_summed(node, summed)
+
+    def _chosen(self, call: Call) -> CallLayouts:
+        """The layouts of the inputs and outputs of ``call``, which equal ones, as in equal blocks, share."""
+        found = self._choices.get(call)
+        if found is None:
+            found = self._choices[call] = layouts_of_call(call, self._mesh)
+        return found
 
     def _note_summed(self, node: Node, summed: Sequence[Layout | None]) -> None:
         """Note that the output of ``node`` is a sum that a variable asks for in parts, or its value."""
@@ -525,129 +542,6 @@ class _Propagation:
         self._refs |= found
         self._ends[node.name] = tuple(dict.fromkeys(name for name, _ in found.values()))
         return True
-
-
-@final
-class _Choice:
-    """The placements of a node's tensors, an axis at a time."""
-
-    def __init__(
-        self,
-        node: Node,
-        rule: ShardingRule,
-        specs: Sequence[TensorSpec],
-        have: Sequence[Layout],
-        is_only_reader: Sequence[bool],
-        is_free: Sequence[bool],
-        summed: Sequence[Layout | None],
-        is_sent: Sequence[bool],
-    ) -> None:
-        self._is_only_reader, self._is_free, self._summed = is_only_reader, is_free, summed
-        self._is_sent = is_sent
-        self._node, self._rule, self._specs, self._have = node, rule, specs, have
-        self._parts: dict[int, int] = defaultdict(lambda: 1)
-        """The number of parts into which each factor is cut so far."""
-        self._uneven: set[int] = set()
-        """The factors of which parts are not equally long."""
-        self._on_device = [not argument.on_host for argument in arguments_of(node.op, node.attrs)]
-        self.inputs: list[list[Placement]] = [[] for _ in specs]
-        self.outputs: list[list[Placement]] = [[] for _ in node.outputs]
-
-    def choose(self, axis: int) -> None:
-        """Append the placements on ``axis``."""
-        held = [layout.placements[axis] for layout in self._have]
-        factor = self._best_factor(axis, held)
-        if factor is None:
-            factor = self._scattered_factor(axis, held)
-        if factor is not None:
-            self._parts[factor] *= self._have[0].mesh.axes[axis].size
-            self._cut(factor, self._unit(axis, factor, held))
-            return
-        passing = self._passing_partial(held)
-        for i, placements in enumerate(self.inputs):
-            placements.append(Partial() if i in passing else REPLICATED)
-        for placements in self.outputs:
-            placements.append(Partial() if passing else REPLICATED)
-
-    def _best_factor(self, axis: int, held: Sequence[Placement]) -> int | None:
-        size = self._have[0].mesh.axes[axis].size if self._have else 1
-        kept: dict[int, int] = defaultdict(int)
-        for placement, spec, dims in zip(held, self._specs, self._rule.inputs, strict=True):
-            if isinstance(placement, Shard) and placement.dim < len(dims) and dims[placement.dim]:
-                factor = dims[placement.dim][0]
-                unit = self._rule.unit_of(placement, dims) if self._keeps_rows(axis, factor) else None
-                if self._rule.may_cut(factor, size * self._parts[factor], unit):
-                    kept[factor] += math.prod(d or 1 for d in spec.shape or ()) * spec.dtype.np.itemsize
-        return min(kept, key=lambda f: (self._is_contracted(f), -kept[f], f), default=None)
-
-    def _scattered_factor(self, axis: int, held: Sequence[Placement]) -> int | None:
-        """The factor that is cut so that a sum is made in the parts that its variable asks for; None if
-        there is none, and while it is only added to other sums, or viewed.
-        """
-        is_sum = [held[i] == Partial() for i, is_on_device in enumerate(self._on_device) if is_on_device]
-        if all(is_sum) and self._passing_partial(held):
-            return None
-        size = self._have[0].mesh.axes[axis].size
-        for placement, layout, dims in zip(held, self._summed, self._rule.inputs, strict=True):
-            wanted = None if layout is None else layout.placements[axis]
-            if placement == Partial() and isinstance(wanted, Shard) and wanted.dim < len(dims) - 1:
-                factors = dims[wanted.dim]  # not the last dimension: products have parts of it
-                if factors and self._rule.may_cut(factors[0], size * self._parts[factors[0]]):
-                    return factors[0]
-        return None
-
-    def _is_contracted(self, factor: int) -> bool:
-        return all(dim_of(factor, dims) is None for dims in self._rule.outputs)
-
-    def _keeps_rows(self, axis: int, factor: int) -> bool:
-        """Whether parts of ``factor`` on ``axis`` may be of different length where it has others beside it:
-        turns, and parts of these.
-        """
-        return self._have[0].mesh.axes[axis].is_time or factor in self._uneven
-
-    def _unit(self, axis: int, factor: int, held: Sequence[Placement]) -> int | None:
-        """The number of elements of ``factor`` that stay together; None if parts are equally long."""
-        units = [
-            self._rule.unit_of(placement, dims)
-            for placement, dims in zip(held, self._rule.inputs, strict=True)
-            if isinstance(placement, Shard)
-            and placement.dim < len(dims)
-            and dims[placement.dim][:1] == (factor,)
-        ]
-        unit = next((unit for unit in units if unit is not None), None)
-        if unit is None or not self._keeps_rows(axis, factor):
-            return None
-        if self._rule.is_even(factor, self._parts[factor], unit):
-            return None
-        self._uneven.add(factor)
-        return unit
-
-    def _cut(self, factor: int, unit: int | None) -> None:
-        inputs, outputs = self._rule.cut(factor, unit)
-        for placements, placement in zip((*self.inputs, *self.outputs), (*inputs, *outputs), strict=True):
-            placements.append(placement)
-
-    def _passing_partial(self, held: Sequence[Placement]) -> frozenset[int]:
-        """The inputs of which the Partial may pass on to the outputs: all of a linear operation, or one of an
-        operation that is linear in each.
-        """
-        op, inputs = self._node.op, [i for i, is_on_device in enumerate(self._on_device) if is_on_device]
-        partial = [i for i in inputs if held[i] == Partial()]
-        exact = [s.dtype for i, s in enumerate(self._specs) if i in partial] + [
-            s.dtype for s in self._node.outputs
-        ]
-        if not all(self._is_only_reader[i] and not self._is_sent[i] for i in partial):
-            return frozenset()
-        if not partial or any(dtype not in INEXACT for dtype in exact):
-            return frozenset()
-        if op.jvp is LINEAR and all(i in partial or self._is_zero(i, held) for i in inputs):
-            return frozenset(inputs)
-        is_one = len(partial) == 1 and partial[0] in op.linear_in
-        return frozenset(partial) if is_one and keeps_sums(self._node, self._specs) else frozenset()
-
-    def _is_zero(self, index: int, held: Sequence[Placement]) -> bool:
-        """Whether input ``index`` is zero on all coordinates: a Partial of zeros."""
-        return self._is_free[index] and held[index] == REPLICATED
 
 
 def keeps_sums(node: Node, inputs: Sequence[TensorSpec]) -> bool:
