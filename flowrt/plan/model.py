@@ -59,10 +59,13 @@ class Stage(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A step in stages. ``largest`` are the bytes of the largest variable."""
+    """A step in stages. ``largest`` are the bytes of the largest variable, ``dense`` those of all variables
+    with gradients of all their elements.
+    """
 
     stages: tuple[Stage, ...]
     largest: int
+    dense: int = 0
 
     @property
     def variables(self) -> int:
@@ -108,7 +111,8 @@ def model_of(recorded: Recorded, stages: int, seconds: Seconds, room: Room | Non
         )
         for i in range(stages)
     ]  # fmt: skip
-    return Model(tuple(found), max((sizes[name] for name in recorded.variables), default=0))
+    largest = max((sizes[name] for name in recorded.variables), default=0)
+    return Model(tuple(found), largest, sum(sizes[name] for name in recorded.dense))
 
 
 def _crossings(

@@ -141,7 +141,7 @@ class Task:
     def least_seconds(self, choice: Choice) -> float:
         """The seconds that a step takes at least under ``choice``, one of those that are searched."""
         model = self.model(choice.stages) if choice.memory is None else self.cut_to_fit(choice)
-        return least_seconds(choice, model, self.shared()[choice.tp], self.recorded.batch)
+        return least_seconds(choice, model, self.shared()[choice.tp], self.machine, self.recorded.batch)
 
     def given(self, choice: Choice) -> Planned:
         """``choice`` alone, played without a search.

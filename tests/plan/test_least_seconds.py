@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,7 +13,7 @@ from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.pipeline.times import Times
 from flowrt.plan import planning
 from flowrt.plan.choice import Choice
-from flowrt.plan.cluster.cluster_file import DeviceKind, this_host
+from flowrt.plan.cluster.cluster_file import DeviceKind, Wire, this_host
 from flowrt.plan.compiled_costs import CompiledCosts
 from flowrt.plan.least_seconds import least_seconds
 from flowrt.plan.model import Model, Stage, Took
@@ -58,6 +59,27 @@ def test_no_step_takes_less(net: str) -> None:
         assert 0.1 * each.seconds < least <= each.seconds, describe(each.choice)
 
 
+TRANSFERS = {
+    "gathered": Choice(dp=4, sharding=1),
+    "gathered behind turns": Choice(dp=4, sharding=2, micro_batches=4),
+    "shared layers": Choice(dp=2, tp=2, micro_batches=4),
+    "both": Choice(dp=2, tp=2, sharding=1, micro_batches=2),
+    "interleaved": Choice(tp=2, pp=2, micro_batches=8, schedule="interleaved", chunks=2),
+    "zb_h1": Choice(tp=2, pp=2, micro_batches=8, schedule="zb_h1"),
+}
+
+
+@pytest.mark.parametrize("choice", TRANSFERS.values(), ids=TRANSFERS)
+def test_no_step_takes_less_with_the_transfers_that_are_counted(choice: Choice) -> None:
+    """On links so slow that these are most of what devices wait for."""
+    cluster = this_host(4, DEVICE)
+    cluster = replace(cluster, host=replace(cluster.host, link=Wire(1e-6, 1e6)))
+    recorded = NETS["layers"]()
+    found = Task(recorded, cluster, costs_of(recorded, cluster), {"tp": choice.tp})
+    least, played = found.least_seconds(choice), found.given(choice).best.seconds
+    assert 0.3 * played < least <= played
+
+
 @pytest.mark.parametrize("net", NETS)
 def test_what_is_not_played_is_not_better(net: str) -> None:
     found, every = task(net).planned(12), all_played(net)
@@ -75,8 +97,9 @@ def test_least_seconds_are_those_of_the_schedule(schedule: str) -> None:
     stages = [Stage(Took(f), Took(b), 0, 0, 0, 0, Took(w), Took(u)) for f, b, w, u in
               ((8, 12, 4, 1), (8, 20, 4, 0), (4, 12, 8, 2), (12, 16, 8, 3))]  # fmt: skip
     found = least_seconds(
-        Choice(pp=4, micro_batches=4, schedule=schedule), Model(tuple(stages), 1), Shared(), 4
-    )
+        Choice(pp=4, micro_batches=4, schedule=schedule), Model(tuple(stages), 1), Shared(),
+        task("mlp").machine, 4,
+    )  # fmt: skip
     times = [
         Times(f / 4, (b - w) / 4, w / 4) for f, b, w in ((8, 12, 4), (8, 20, 4), (4, 12, 8), (12, 16, 8))
     ]

@@ -23,6 +23,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.ops.state.iterators import iterator_get_next_op
+from flowrt.graph.ops.state.variable_ops import resource_gather
 from flowrt.graph.passes.layouts.stages.cut_stages import Room, Uncut
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
@@ -71,6 +72,17 @@ class Recorded:
         """The variables of the model, by name, in the order of the step."""
         self.slots = _slots(self._extracted, self.variables)
         """The states of optimizers, by name, with the name of their variable."""
+
+    @property
+    def dense(self) -> frozenset[str]:
+        """The names of the variables with gradients of all their elements, in their own dtype."""
+        step = self._extracted
+        consumers = step.consumers()
+        updated = {variable for _, variable in gradients_of(step)} if self.policy is None else ()
+        return frozenset(
+            name for name in updated
+            if all(step.nodes[reader].op is not resource_gather for reader in consumers[name])
+        )  # fmt: skip
 
     @property
     def options(self) -> CompileOptions:
