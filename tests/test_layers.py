@@ -59,6 +59,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "llvmlite": ("flowrt.device.llvm.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
     "mpi4py": ("flowrt.rendezvous.mpi.mpi_channel",),
+    "ucxx": ("flowrt.rendezvous.ucx.ucx_worker",),
     "onnx": ("flowrt.onnx.proto",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
@@ -410,7 +411,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "passes.prepare", "passes.optimise", "functions", "text", "ops.surface",
         "passes.placement", "passes.collective", "passes.fusion", "passes",
     ),
-    "rendezvous": ("matching", "channel", "local_links", "mpi", "grpc", ""),
+    "rendezvous": ("matching", "channel", "local_links", "messages", "mpi", "ucx", "grpc", ""),
     "executor": (
         "ends", "observe", "program", "analysis", "buffers", "kernels", "lists", "lower", "bind", "plan",
         "partial", "session",

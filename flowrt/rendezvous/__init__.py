@@ -13,7 +13,8 @@ producer's program sends, the consumer's receives, and neither depends on the ot
     remote        between tasks: `RemoteTable` (pure), `RemoteRendezvous`: a receive requests from the sender
     channel       connections that transport frames
     grpc          gRPC, and negotiation of a faster link
-    local_links   shared memory and sockets; mpi: MPI
+    local_links   shared memory and sockets
+    messages      links over systems that pass messages: mpi, ucx
     transport     `new_transport`: all of these under one name
     faulty        `FaultyTransport`, for tests: loses, repeats and reorders
 

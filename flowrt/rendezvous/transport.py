@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from flowrt.errors import InvalidArgumentError
@@ -15,7 +16,10 @@ from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.grpc.grpc_channel import GrpcListener, dial
 from flowrt.rendezvous.grpc.offers import CHECKSUMS, Terms
 from flowrt.rendezvous.grpc.upgrade import KINDS, answer_handshake, request_handshake
-from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
+from flowrt.rendezvous.messages.message_path import MessagePlace
+from flowrt.rendezvous.mpi.mpi_channel import open_world
+from flowrt.rendezvous.mpi.mpi_place import MpiPlace
+from flowrt.rendezvous.ucx.ucx_worker import UcxPlace, open_worker
 
 __all__ = ["Bytes", "Connection", "Listener", "Receiver", "Transport", "new_transport"]
 
@@ -35,6 +39,7 @@ def new_transport(
        on one host;
      - "tcp": a TCP socket, with TLS if ``security`` has it;
      - "mpi": MPI between ranks of one world, gRPC with others; needs the extra ``mpi``;
+     - "ucx": UCX, gRPC with peers that do not use it; needs the extra ``ucx``;
      - "auto": the first of unix, tcp, grpc that succeeds within a second each.
 
     ``allocate(nbytes)`` allocates arrays that do not arrive in shared memory, aligned to 64 bytes; it is
@@ -44,8 +49,8 @@ def new_transport(
     arrive damaged (`flowrt.rendezvous.channel.checked_frames`). The variable ``FLOWRT_CHECKSUMS`` sets that
     "on" or "off" for all links of these kinds; "auto" is the default.
 
-    Raises `InvalidArgumentError` for another kind or value of the variable, and for "mpi" with certificates:
-    MPI does not encrypt. For "mpi" also the errors of `open_world`.
+    Raises `InvalidArgumentError` for another kind or value of the variable, and for "mpi" and "ucx" with
+    certificates: they do not encrypt. For these also the errors of `open_world` and `open_worker`.
     """
     chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
     if chosen not in KINDS:
@@ -58,13 +63,24 @@ def new_transport(
             f"transport: expected {', '.join(CHECKSUMS)} as FLOWRT_CHECKSUMS; got {checksums!r}"
         )
     kinds, security = KINDS[chosen], security or Security()
-    if "mpi" in kinds and security.uses_tls:
+    if chosen in ("mpi", "ucx") and security.uses_tls:
         raise InvalidArgumentError(
-            "transport mpi: expected no certificates, since MPI does not encrypt; got some. Choose another "
-            "FLOWRT_TRANSPORT, or remove them if the network is trusted"
+            f"transport {chosen}: expected no certificates, since {chosen.upper()} does not encrypt; got "
+            "some. Choose another FLOWRT_TRANSPORT, or remove them if the network is trusted"
         )
-    world = open_world() if "mpi" in kinds else None
-    return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, world, checksums)
+    new_place = _new_place(chosen)
+    return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, new_place, checksums)
+
+
+def _new_place(kind: str) -> Callable[[], MessagePlace] | None:
+    """Makes places in the system of messages that ``kind`` names, if it names one."""
+    match kind:
+        case "mpi":
+            return partial(MpiPlace, open_world())
+        case "ucx":
+            return partial(UcxPlace, open_worker())
+        case _:
+            return None
 
 
 @final
@@ -74,13 +90,13 @@ class _GrpcTransport(Transport):
         security: Security,
         kinds: tuple[str, ...],
         allocate: Allocate,
-        world: MpiWorld | None,
+        new_place: Callable[[], MessagePlace] | None,
         checksums: str,
     ) -> None:
         self._security = security
         self._kinds = kinds
         self._allocate = allocate
-        self._world = world
+        self._new_place = new_place
         self._checksums = checksums
 
     def listen(
@@ -117,4 +133,4 @@ class _GrpcTransport(Transport):
 
     def _terms(self, address: str) -> Terms:
         host = address.rpartition(":")[0].strip("[]")
-        return Terms(host, self._kinds, self._security, self._allocate, self._world, self._checksums)
+        return Terms(host, self._kinds, self._security, self._allocate, self._new_place, self._checksums)

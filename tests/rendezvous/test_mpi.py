@@ -16,10 +16,12 @@ from flowrt.rendezvous import transport as transport_module
 from flowrt.rendezvous.channel.framing import Kind, encode
 from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.grpc import offers
-from flowrt.rendezvous.mpi import mpi_channel, mpi_link
+from flowrt.rendezvous.messages import message_link
+from flowrt.rendezvous.messages.message_link import MessageLink
+from flowrt.rendezvous.messages.message_path import hears, knock
+from flowrt.rendezvous.mpi import mpi_channel
 from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
-from flowrt.rendezvous.mpi.mpi_link import MpiLink
-from flowrt.rendezvous.mpi.mpi_place import MpiPlace
+from flowrt.rendezvous.mpi.mpi_place import MpiPath, MpiPlace
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
     CONNECT_S,
@@ -49,7 +51,7 @@ class TestPretended(TransportContract):
 
 
 def progress_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "flowrt mpi"]
+    return [thread for thread in threading.enumerate() if thread.name == "flowrt messages"]
 
 
 class Ends:
@@ -69,7 +71,7 @@ class Ends:
 
 
 def test_arrays_travel_in_pieces(mpi: PretendMpi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_link, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(message_link, "PIECE_BYTES", 1000)
     transport = new_transport(kind="mpi")
     ends = Ends(transport, transport)
     ends.accepted.start(ends.inbox)
@@ -104,7 +106,7 @@ def test_a_world_of_the_same_name_is_found_out(mpi: PretendMpi, monkeypatch: pyt
 
 
 def test_where_mpi_fails_the_connection_is_lost(mpi: PretendMpi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_link, "QUIET_S", 100.0)
+    monkeypatch.setattr(message_link, "QUIET_S", 100.0)
     transport = new_transport(kind="mpi")
     ends = Ends(transport, transport)
     ends.accepted.start(ends.inbox)
@@ -142,24 +144,27 @@ def test_without_mpi4py() -> None:
 )
 def test_a_place_that_is_not_in_this_world(wrong: object) -> None:
     place = MpiPlace(MpiWorld(PretendMpi()))
-    right = place.address._asdict()
-    assert place.find(right) == place.address
-    assert place.find(right | wrong if isinstance(wrong, dict) else wrong) is None
+    right = dict(place.address)
+    place.path_to(right)
+    with pytest.raises(OSError, match="not in this MPI world"):
+        place.path_to(right | wrong if isinstance(wrong, dict) else wrong)
 
 
 def test_who_has_not_heard_the_secret_is_not_the_peer() -> None:
     place = MpiPlace(MpiWorld(PretendMpi()))
+    path = place.path_to(place.address)
     for shown, is_peer in ((b"another", False), (b"", False), (b"secret", True)):
-        place.knock(place.address, shown, CONNECT_S)
-        assert place.hears(place.address, b"secret", CONNECT_S) == is_peer
+        knock(path, shown, CONNECT_S)
+        assert hears(path, b"secret", CONNECT_S) == is_peer
 
 
 # --- links
 
 
-def link_pair() -> tuple[MpiLink, MpiLink]:
+def link_pair() -> tuple[MessageLink, MessageLink]:
     world = MpiWorld(PretendMpi())
-    return MpiLink(world, 0, 2, 1, new_bytes), MpiLink(world, 0, 1, 2, new_bytes)
+    ends = MpiPath(world, 0, 2, 1), MpiPath(world, 0, 1, 2)
+    return MessageLink(ends[0], new_bytes), MessageLink(ends[1], new_bytes)
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
@@ -167,9 +172,9 @@ def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(
     is_taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not when an end ends: what it began to send it cannot take back."""
-    monkeypatch.setattr(mpi_link, "QUIET_S", 100.0)
+    monkeypatch.setattr(message_link, "QUIET_S", 100.0)
     near, far = link_pair()
-    array = random_bytes(3 * mpi_link.PIECE_BYTES)
+    array = random_bytes(3 * message_link.PIECE_BYTES)
     expected, calls = array.copy(), list[int]()
     near.send(encode(Kind.DATA, b"", [array]), lambda: (calls.append(1), array.fill(0)))
     near.end()
@@ -187,7 +192,7 @@ def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(
 
 
 def test_frames_wait_with_their_sender_while_nobody_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_link, "MAX_AHEAD", 100_000)
+    monkeypatch.setattr(message_link, "MAX_AHEAD", 100_000)
     (near, far), (before, after) = link_pair(), link_pair()
     far.start()
     after.start()
@@ -207,8 +212,8 @@ def test_frames_wait_with_their_sender_while_nobody_takes_them(monkeypatch: pyte
 
 
 def test_an_end_whose_peer_is_dead_is_over_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_link, "QUIET_S", 0.05)
-    link = MpiLink(MpiWorld(PretendMpi()), 0, 1, 2, new_bytes)
+    monkeypatch.setattr(message_link, "QUIET_S", 0.05)
+    link = MessageLink(MpiPath(MpiWorld(PretendMpi()), 0, 1, 2), new_bytes)
     calls: list[int] = []
     link.send(encode(Kind.DATA, b"", [random_bytes(1 << 20)]), lambda: calls.append(1))
     link.end()

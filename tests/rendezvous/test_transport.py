@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import importlib.util
 import logging
 import os
 import re
@@ -48,6 +49,12 @@ HERE = Path(__file__).parent
 KILLED_S = 2.0  # within which the death of a peer on this host is noticed
 TOKEN = "a token of the test"
 every_kind = pytest.mark.parametrize("kind", ["grpc", "unix", "tcp"])
+needs_ucx = pytest.mark.skipif(
+    importlib.util.find_spec("ucxx") is None, reason="ucxx is not installed (the extra `ucx`)"
+)
+between_processes = pytest.mark.parametrize(
+    "kind", ["grpc", "unix", "tcp", pytest.param("ucx", marks=needs_ucx)]
+)
 
 
 class TestGrpc(TransportContract):
@@ -240,7 +247,7 @@ def listening_process(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         yield process, process.stdout.readline().strip()
 
 
-@every_kind
+@between_processes
 def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
     """Also while it holds shared memory, and while both directions are full."""
     inbox = Inbox()
@@ -268,7 +275,7 @@ def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
     wait_until(lambda: "memfd:flowrt" not in Path("/proc/self/maps").read_text(), "segments are unmapped")
 
 
-@every_kind
+@between_processes
 def test_the_peer_notices_too(kind: str) -> None:
     with listening_process(kind) as (process, address):
         connection = new_transport(kind=kind).connect(address, CONNECT_S)
@@ -278,7 +285,7 @@ def test_the_peer_notices_too(kind: str) -> None:
         assert "connection to 127.0.0.1:" in process.stdout.readline()
 
 
-@every_kind
+@between_processes
 @pytest.mark.parametrize("is_killed", [True, False])
 def test_who_listens_tells_a_peer_that_died_from_one_that_closed(kind: str, is_killed: bool) -> None:
     inbox = Inbox()

@@ -68,7 +68,7 @@ class Connection(ABC):
     peer: str
     """The address of the other end, for messages."""
     kind: str
-    """Link that transports the frames: "grpc", "unix", "tcp" or "mpi"."""
+    """Link that transports the frames: "grpc", "unix", "tcp", "mpi" or "ucx"."""
     certificate_names: tuple[str, ...] = ()
     """Alternative names in the peer's certificate, for an accepted connection."""
 

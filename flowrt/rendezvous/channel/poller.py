@@ -1,8 +1,8 @@
 """`Progress`: the thread that polls the links of a process.
 
-MPI provides nothing to block on, so it is polled. After a round without progress the thread sleeps, 0.1 ms
-while there is traffic, else 2 ms, which takes 3 % of a core. (Exponential back-off is worse: each end's pause
-grows while it waits for the other, and an exchange of 0.5 ms takes 4.)
+MPI provides nothing to block on, so it is polled, and UCX too. After a round without progress the thread
+sleeps, 0.1 ms while there is traffic, else 2 ms, which takes 3 % of a core. (Exponential back-off is worse:
+each end's pause grows while it waits for the other, and an exchange of 0.5 ms takes 4.)
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Progress:
         with self._lock:
             self._links = [*self._links, link]
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="flowrt mpi", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="flowrt messages", daemon=True)
                 self._thread.start()
 
     def poke(self) -> None:

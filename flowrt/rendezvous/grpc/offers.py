@@ -10,7 +10,7 @@ import hmac
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
@@ -24,9 +24,9 @@ from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.channel.stream_connection import StreamConnection
 from flowrt.rendezvous.channel.tls import server_context
 from flowrt.rendezvous.local_links.socket_channel import SocketConnection
-from flowrt.rendezvous.mpi.mpi_channel import MpiWorld
-from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
-from flowrt.rendezvous.mpi.mpi_place import MpiAddress, MpiPlace
+from flowrt.rendezvous.messages.message_connection import MessageConnection
+from flowrt.rendezvous.messages.message_link import MessageLink
+from flowrt.rendezvous.messages.message_path import MessagePath, MessagePlace, hears
 
 CHECKSUMS = ("auto", "on", "off")
 """Whether arrays have checksums: "auto", between hosts and without TLS, which has its own."""
@@ -36,15 +36,15 @@ UPGRADE_S = 1.0
 
 @dataclass(frozen=True)
 class Terms:
-    """One end's parameters of the handshake. ``host`` is the dialled or listening one; ``mpi`` is set if
-    "mpi" is one of the ``kinds``; ``checksums`` is one of `CHECKSUMS`.
+    """One end's parameters of the handshake. ``host`` is the dialled or listening one; ``new_place`` is set
+    if one of the ``kinds`` passes messages: "mpi" or "ucx"; ``checksums`` is one of `CHECKSUMS`.
     """
 
     host: str
     kinds: tuple[str, ...]
     security: Security
     allocate: Allocate
-    mpi: MpiWorld | None
+    new_place: Callable[[], MessagePlace] | None
     checksums: str
 
 
@@ -107,34 +107,37 @@ class SocketEndpoint:
 
 
 @final
-class MpiEndpoint:
-    """A rank and a tag, for one connection."""
+class MessageEndpoint:
+    """A place among those that pass messages, and the ``path`` from it, for one connection."""
 
-    def __init__(self, place: MpiPlace, peer: MpiAddress) -> None:
-        self._place = place
-        self._peer = peer
+    def __init__(self, kind: str, place: MessagePlace, path: MessagePath) -> None:
+        self._kind = kind
+        self._path: MessagePath | None = path
         self._secret = secrets.token_hex()
-        self.offer: Mapping[str, Any] = {"kind": "mpi", **place.address._asdict(), "secret": self._secret}
+        self.offer: Mapping[str, Any] = {"kind": kind, "place": place.address, "secret": self._secret}
 
     def accept(self, stream: FrameStream, terms: Terms, is_checked: bool) -> Connection | None:
         """Accept the peer if the secret arrives within `UPGRADE_S`."""
+        path = self._path
         try:
-            if not self._place.hears(self._peer, self._secret.encode(), UPGRADE_S):
+            if path is None or not hears(path, self._secret.encode(), UPGRADE_S):
                 return None
         except OSError:
             return None
-        return MpiConnection(self._place.link(self._peer, terms.allocate), stream)
+        self._path = None
+        return MessageConnection(self._kind, MessageLink(path, terms.allocate), stream)
 
     def close(self) -> None:
-        """Nothing to do."""
+        if self._path is not None:
+            self._path.close()
 
 
-Endpoint: TypeAlias = StreamEndpoint | SocketEndpoint | MpiEndpoint
+Endpoint: TypeAlias = StreamEndpoint | SocketEndpoint | MessageEndpoint
 
 
-def open_endpoint(kind: str, terms: Terms, is_near: bool, mpi: object) -> Endpoint | None:
+def open_endpoint(kind: str, terms: Terms, is_near: bool, place: object) -> Endpoint | None:
     """The endpoint; None if it cannot be opened or the peer could not use it. ``is_near``: the peer seems to
-    be on this host; ``mpi``: the peer's address in MPI.
+    be on this host; ``place``: the address of the peer's place, if it has one.
     """
     try:
         match kind:
@@ -142,20 +145,16 @@ def open_endpoint(kind: str, terms: Terms, is_near: bool, mpi: object) -> Endpoi
                 return _open_unix() if is_near else None
             case "tcp":
                 return _open_tcp(terms.host)
-            case "mpi":
-                return _open_mpi(terms.mpi, mpi)
+            case "mpi" | "ucx":
+                return None if terms.new_place is None else _open_place(kind, terms.new_place(), place)
             case _:
                 return StreamEndpoint()
     except OSError:
         return None
 
 
-def _open_mpi(world: MpiWorld | None, said: object) -> MpiEndpoint | None:
-    if world is None:
-        return None
-    place = MpiPlace(world)
-    peer = place.find(said)
-    return None if peer is None else MpiEndpoint(place, peer)
+def _open_place(kind: str, own: MessagePlace, said: object) -> MessageEndpoint:
+    return MessageEndpoint(kind, own, own.path_to(said))
 
 
 def _open_unix() -> SocketEndpoint:

@@ -1,7 +1,7 @@
 """The handshake of a connection: both ends agree, over the gRPC stream, on the link for frames.
 
     client                                        server
-    {kinds, boot_id, mpi: {world, rank, tag},
+    {kinds, boot_id, place: {rank, tag, ...},
      checksums} ->
                                              <-   {offers: [{kind, address, secret}, ...], is_checked}
     opens the socket of an offer, {use: kind} ->  accepts it, if it shows the secret
@@ -10,7 +10,7 @@
 
 Each handshake has a new secret, sent over the stream, where token and TLS were checked: so a socket is as
 trusted as the stream. A Unix socket has a random abstract name, not a file that could be left behind. For
-MPI, the offer is a rank and a tag, to which the secret is sent.
+MPI and UCX, the offer is a place among those that pass messages, to which the secret is sent.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from flowrt.rendezvous.channel.stream_connection import StreamConnection
 from flowrt.rendezvous.channel.tls import client_context
 from flowrt.rendezvous.grpc.offers import UPGRADE_S, Terms, open_endpoint
 from flowrt.rendezvous.local_links.socket_channel import SocketConnection
-from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
-from flowrt.rendezvous.mpi.mpi_link import MpiLink
-from flowrt.rendezvous.mpi.mpi_place import MpiPlace
+from flowrt.rendezvous.messages.message_connection import MessageConnection
+from flowrt.rendezvous.messages.message_link import MessageLink
+from flowrt.rendezvous.messages.message_path import MessagePlace, knock
 
 T = TypeVar("T")
 
@@ -43,6 +43,7 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "unix": ("unix",),
     "tcp": ("tcp",),
     "mpi": ("mpi", "grpc"),  # gRPC for peers outside the world
+    "ucx": ("ucx", "grpc"),  # gRPC for peers without it
 }
 """Links for frames, best first, by the names that a user may choose."""
 
@@ -59,9 +60,9 @@ def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
     Raises `UnavailableError` if no kind works, with the reason of each, and the errors of
     `FrameStream.receive`.
     """
-    place = None if terms.mpi is None else MpiPlace(terms.mpi)
-    mpi = None if place is None else place.address._asdict()
-    _say(stream, kinds=terms.kinds, boot_id=boot_id(), mpi=mpi, checksums=terms.checksums)
+    place = None if terms.new_place is None else terms.new_place()
+    address = None if place is None else place.address
+    _say(stream, kinds=terms.kinds, boot_id=boot_id(), place=address, checksums=terms.checksums)
     reasons = []
     answer = _hear_all(stream)
     is_checked = _field(answer, "is_checked", bool)
@@ -71,8 +72,8 @@ def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
             if kind == "grpc":
                 _use(stream, kind, lambda: None)
                 return StreamConnection(stream, is_checked)
-            if kind == "mpi":
-                return MpiConnection(_knock_at_rank(stream, terms, place, offer), stream)
+            if place is not None and kind in ("mpi", "ucx"):
+                return MessageConnection(kind, _knock_at_place(stream, terms, kind, place, offer), stream)
             sock = _knock(stream, terms, kind, offer)
             return SocketConnection(kind, sock, stream, terms.allocate, is_checked and kind == "tcp")
         except OSError as error:
@@ -133,14 +134,18 @@ def _dial_tcp(host: str, port: int) -> socket.socket:
     return socket.create_connection((host, port), UPGRADE_S)
 
 
-def _knock_at_rank(stream: FrameStream, terms: Terms, place: MpiPlace | None, offer: Any) -> MpiLink:
-    """Raises `OSError` where the rank is not in this world, or MPI fails."""
-    peer = None if place is None else place.find(offer)
-    if place is None or peer is None:
-        raise OSError("the offered rank is not in this world")
+def _knock_at_place(
+    stream: FrameStream, terms: Terms, kind: str, place: MessagePlace, offer: Any
+) -> MessageLink:
+    """Raises `OSError` where there is no path to the offered place, or its system fails."""
+    path = place.path_to(offer.get("place"))
     secret = _field(offer, "secret", str).encode()
-    _use(stream, "mpi", lambda: place.knock(peer, secret, UPGRADE_S))
-    return place.link(peer, terms.allocate)
+    try:
+        _use(stream, kind, lambda: knock(path, secret, UPGRADE_S))
+    except BaseException:
+        path.close()
+        raise
+    return MessageLink(path, terms.allocate)
 
 
 # --- server
@@ -157,7 +162,7 @@ def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
         offers_by_kind = {
             kind: opened.enter_context(closing(offered))
             for kind in kinds
-            if (offered := open_endpoint(kind, terms, is_near, hello.get("mpi"))) is not None
+            if (offered := open_endpoint(kind, terms, is_near, hello.get("place"))) is not None
         }
         offers = [offered.offer for offered in offers_by_kind.values()]
         _say(stream, offers=offers, is_checked=is_checked)

@@ -1,4 +1,4 @@
-"""`MpiLink`: frames between two ends of an MPI world, each a rank and a tag.
+"""`MessageLink`: frames over a path of messages.
 
 A frame is some messages of at most `PIECE_BYTES`: its head, with the arrays if they are small; else each
 array in pieces, which are received in place.
@@ -7,9 +7,9 @@ array in pieces, which are received in place.
 
  1. A send that has begun cannot be cancelled. An end finishes by sending an empty message.
  2. An end that is finishing still receives and discards messages until the other's empty message, so that
-    none are left in MPI. A dead peer sends none: `QUIET_S` without progress also end it.
- 3. Bytes are not reported as sent before MPI is done with them, or the link is over: else a peer that has not
-    yet seen the end could read modified bytes as a frame.
+    none are left on the way. A dead peer sends none: `QUIET_S` without progress also end it.
+ 3. Bytes are not reported as sent before their transfer is done, or the link is over: else a peer that has
+    not yet seen the end could read modified bytes as a frame.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple, final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel.framing import Allocate, Buffer, Frame, FrameDecoder, Kind
 from flowrt.rendezvous.channel.lifeline import DIED
 from flowrt.rendezvous.channel.poller import Progress
-from flowrt.rendezvous.mpi.mpi_channel import Arrival, MpiWorld, Transfer
+from flowrt.rendezvous.messages.message_path import Arrival, MessagePath, Transfer
 
 PIECE_BYTES = 4 << 20
 """MPI counts to 2 GiB; a piece is sent long before `QUIET_S`, and larger ones are no faster."""
 MAX_AHEAD = 64 << 20
-"""Bytes of frames that wait for the receiver; above, messages wait in MPI and at their sender."""
+"""Bytes of frames that wait for the receiver; above, messages wait on the way and at their sender."""
 QUIET_S = 1.0
 """Seconds; a live peer discards its messages within milliseconds."""
 NOTHING_MORE = b""
@@ -52,17 +53,17 @@ class _Receiving(NamedTuple):
 
 _progress = Progress()
 _abandoned: deque[Transfer] = deque()
-"""Sends that a dead peer never received. MPI may still read the memory, so it is kept until they end."""
+"""Sends that a dead peer never received. Their memory may still be read, so it is kept until they end."""
 
 
 @final
-class MpiLink:
-    """Sends to ``rank`` under ``tag``, receives from there under ``own_tag``. Any thread may call anything,
-    but `receive` is one thread's at a time, and `poll` is for `Progress`.
+class MessageLink:
+    """Frames over ``path``, which it closes at the end. Any thread may call anything, but `receive` is one
+    thread's at a time, and `poll` is for `Progress`.
     """
 
-    def __init__(self, world: MpiWorld, rank: int, tag: int, own_tag: int, allocate: Allocate) -> None:
-        self._world, self._rank, self._tag, self._own_tag = world, rank, tag, own_tag
+    def __init__(self, path: MessagePath, allocate: Allocate) -> None:
+        self._path = path
         self._decoder = FrameDecoder(allocate)
         self._lock = threading.Lock()  # keeps the order of messages
         self._sending: deque[_Sending] = deque()
@@ -123,10 +124,8 @@ class MpiLink:
         """Begin to finish; the lock is held."""
         self._is_ending, self._moved_at = True, time.monotonic()
         transfers: list[Transfer] = []
-        try:
+        with suppress(OSError):  # the peer will notice, or is the reason
             self._begin_sending((*_pieces(last), NOTHING_MORE), transfers)
-        except OSError as error:
-            self.error = error
         self._sending.append(_Sending(transfers, None))
         self._frames.put(None)
         _progress.poke()
@@ -136,7 +135,7 @@ class MpiLink:
 
     def _begin_sending(self, messages: Iterable[Buffer], transfers: list[Transfer]) -> None:
         """Append begun sends to ``transfers``, even if it raises `OSError`."""
-        transfers.extend(self._world.send(message, self._rank, self._tag) for message in messages)
+        transfers.extend(self._path.send(message) for message in messages)
 
     # --- the thread of `Progress`
 
@@ -180,7 +179,7 @@ class MpiLink:
             return True
         if self._has_last or not (self._is_ending or self._has_room()):
             return False
-        arrival = self._world.probe(self._rank, self._own_tag)
+        arrival = self._path.probe()
         if arrival is not None:
             self._receiving = self._begin_receiving(arrival)
         return arrival is not None
@@ -223,6 +222,7 @@ class MpiLink:
             _abandoned.extend(transfers)
             if sent is not None:
                 sent()
+        self._path.close()
         self.is_over = True
         self._over.set()
 

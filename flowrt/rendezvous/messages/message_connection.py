@@ -1,4 +1,4 @@
-"""`MpiConnection`: frames by MPI, agreed on over the gRPC stream.
+"""`MessageConnection`: frames over a link of messages, agreed on over the gRPC stream.
 
 The stream stays open as a heartbeat: MPI does not report a dead rank. When it ends, so does the connection.
 """
@@ -14,22 +14,20 @@ from flowrt.rendezvous.channel.channel import Connection, Payload, Receiver, Sen
 from flowrt.rendezvous.channel.frame_stream import FrameStream
 from flowrt.rendezvous.channel.framing import Kind, encode
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, CLOSED, Lifeline, join
-from flowrt.rendezvous.mpi.mpi_link import MpiLink
+from flowrt.rendezvous.messages.message_link import MessageLink
 
 
 @final
-class MpiConnection(Connection):
+class MessageConnection(Connection):
     """Frames are read in the thread of `Progress`, and passed to the receiver in the connection's own thread:
     a slow receiver does not delay others.
     """
 
-    kind = "mpi"
-
-    def __init__(self, link: MpiLink, stream: FrameStream) -> None:
-        self.peer = stream.peer
+    def __init__(self, kind: str, link: MessageLink, stream: FrameStream) -> None:
+        self.kind, self.peer = kind, stream.peer
         self._link = link
         self._stream = stream
-        self._life = Lifeline(f"connection to {self.peer} (mpi)")
+        self._life = Lifeline(f"connection to {self.peer} ({kind})")
         self._reader: threading.Thread | None = None
         stream.on_end(link.end)
 
@@ -66,7 +64,7 @@ class MpiConnection(Connection):
         with self._life.reading(self, receiver, self._release):
             while (frame := self._link.receive()) is not None:
                 if frame.kind != Kind.DATA:
-                    raise UnavailableError(f"expected a kind of frame that mpi has; got {frame.kind}")
+                    raise UnavailableError(f"expected a kind of frame that {self.kind} has; got {frame.kind}")
                 if self._life.wants_frames:
                     receiver.on_frame(self, frame.header, frame.payload)
             if self._link.error is not None:
