@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from flowrt.cli.elastic import Range, elastic_host, hosts_of, positive_range
@@ -178,14 +178,13 @@ def _task(arguments: argparse.Namespace, count: int, index: int, variables: Mapp
 
 def _report(failure: Failure) -> None:
     """Print the summary of a failed attempt."""
-    _say(f"attempt {failure.attempt} failed: {failure.task} {ending(failure.status)}")
+    lines = [f"{COMMAND}: attempt {failure.attempt} failed: {failure.task} {ending(failure.status)}"]
     if failure.error:
-        print(f"  error: {failure.error}", file=sys.stderr)
+        lines.append(f"  error: {failure.error}")
     if failure.tail:
         where = f" of {failure.log}" if failure.log else ""
-        print(f"  its last lines{where}:", file=sys.stderr)
-    for line in failure.tail:
-        print(f"    {line}", file=sys.stderr)
+        lines += [f"  its last lines{where}:", *(f"    {line}" for line in failure.tail)]
+    _print(lines)
 
 
 def _note(ended: Sequence[str], running: Sequence[str]) -> None:
@@ -202,7 +201,12 @@ def ending(status: int) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+    _print([f"{COMMAND}: {text}"])
+
+
+def _print(lines: Sequence[str]) -> None:
+    with suppress(OSError):  # the console's reader has had enough, or its disk is full: the job goes on
+        print("\n".join(lines), file=sys.stderr, flush=True)
 
 
 def _complain(error: Exception, status: int) -> int:

@@ -173,6 +173,17 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint(
     assert tf.train.latest_checkpoint(str(tmp_path)) is not None
 
 
+def test_a_console_that_nobody_reads_any_more_ends_no_job() -> None:
+    command = [sys.executable, "-m", "flowrt.cli.run", "--standalone", "--nproc", "1:2", str(SCRIPT), "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=ROOT, text=True, **pipes) as process:
+        assert process.stderr is not None
+        process.stderr.close()
+        text, _ = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert len(results(text)) == 2
+
+
 @pytest.mark.slow
 def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -220,6 +231,31 @@ def test_a_host_may_be_lost_and_come_again(until: Path, monkeypatch: pytest.Monk
     check_counts(text, 1)
     check_counts(other, 1)
     assert "epoch 3: 2 workers" in text
+
+
+@pytest.mark.slow
+def test_workers_wait_for_a_coordinator_that_comes_again(
+    tmp_path: Path, until: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first host is lost, and its flowrt-run started again: the others' workers are still there."""
+    first = free_range(6)
+    hosts = {"worker": [f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}"]}
+    monkeypatch.setenv("FLOWRT_CLUSTER", json.dumps(hosts))
+    words = ("--nnodes", "2", "--nproc", "1:2", "--max-restarts", 1, SCRIPT, STEPS, tmp_path)
+    with ExitStack() as stack:
+        monkeypatch.setenv("FLOWRT_TASK", "worker:1")
+        other = stack.enter_context(running(*words))
+        monkeypatch.setenv("FLOWRT_TASK", "worker:0")
+        doomed = stack.enter_context(running(*words))
+        read_until(doomed, "epoch 1: 4 workers")
+        seen = read_until(other, '", 1, ')
+        doomed.kill()
+        seen += read_until(other, "CoordinatorLostError")
+        until.touch()
+        text, _ = stack.enter_context(running(*words)).communicate(timeout=100)
+        seen += other.communicate(timeout=100)[0]
+    assert other.returncode == 0, text + seen
+    check_counts(text, 2)
 
 
 def read_until(process: subprocess.Popen[str], words: str) -> str:

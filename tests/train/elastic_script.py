@@ -2,10 +2,10 @@
 
 Least squares by momentum over batches of 12 of 60 records, in an order that a seed decides. ``seen`` counts
 in how many steps each record was, as a part of the state: so it tells what has had an effect, not what was
-read. ``EVENTS`` has what this worker does, as JSON: {"kill": step, "raise": step, "stop": step, "terminate":
-step, "pause_s": seconds after each step}, by the name of the worker. ``HOLD``, "NAME STEP", makes that worker
-wait before that step until the file ``UNTIL`` is there. Prints a line of JSON for each epoch, and one with
-the result.
+read. ``EVENTS`` has what this worker does, as JSON: {"kill": step, "raise": step, "lose": step (a peer, it
+seems), "stop": step, "terminate": step, "pause_s": seconds after each step}, by the name of the worker.
+``HOLD``, "NAME STEP", makes that worker wait before that step until the file ``UNTIL`` is there; meanwhile
+there is a file "held" beside it. Prints a line of JSON for each epoch, and one with the result.
 """
 
 import json
@@ -48,9 +48,12 @@ def act(step):
         os.kill(os.getpid(), signal.SIGTERM)
     if happens("stop", step):
         os.kill(os.getpid(), signal.SIGSTOP)
+    if happens("lose", step):
+        raise tf.errors.UnavailableError("a link broke")
     if happens("raise", step):
         raise ValueError("a mistake of the script")
     while os.environ.get("HOLD") == f"{NAME} {step}" and not Path(os.environ["UNTIL"]).exists():
+        Path(os.environ["UNTIL"]).with_name("held").touch()
         time.sleep(0.05)
     time.sleep(EVENTS.get("pause_s", 0.0))
 

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrt.distribute.elastic import coordinator_server
+from flowrt.distribute.elastic import coordinator, coordinator_server
+from flowrt.distribute.elastic.coordinator import State
 from flowrt.distribute.elastic.coordinator_client import ElasticPlace, format_place
 from flowrt.distribute.elastic.coordinator_server import CoordinatorServer
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.rendezvous.transport import new_transport
+from flowrt.train.elastic.commits import checkpointed_step
+from tests.contracts.check_transport import wait_until
 from tests.forks import ForkedScript
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
@@ -246,13 +249,35 @@ def test_too_few_workers_end_the_job_with_the_reason(monkeypatch: pytest.MonkeyP
         assert why.startswith("expected at least 2 workers within 1 s; got 1; worker 1 was lost: ")
 
 
-def test_the_loss_of_the_coordinator_ends_its_workers() -> None:
-    with job(1, 1) as elastic:
-        process = elastic.start(0, pause_s=0.1)
-        elastic.wait_for("epoch 1")
+def test_the_end_of_the_coordinator_ends_its_workers_with_a_checkpoint_of_their_last_commit(
+    undisturbed: Any, tmp_path: Path, until: Path
+) -> None:
+    with job(2, 2, directory=tmp_path) as elastic:
+        processes = [elastic.start(number) for number in (0, 1)]
+        wait_until(until.with_name("held").exists, "worker 0 is before step 8")
         elastic.coordinator.close()
-        assert len(printed(process)) <= 1
-        assert process.status() == 1
+        until.touch()
+        for process in processes:
+            assert len(printed(process)) == 1
+            assert process.status() == 1
+    with job(1, 1, directory=tmp_path) as elastic:
+        lines = printed(elastic.start(0))
+        check_result(lines, undisturbed)
+        assert epochs_of(lines)[0][4] == 8
+
+
+def test_who_is_told_to_end_while_it_waits_for_others_leaves_a_checkpoint(tmp_path: Path) -> None:
+    with job(2, 2, directory=tmp_path) as elastic:
+        process = elastic.start(0)
+        elastic.start(1, kill=8)
+        elastic.wait_for("worker 1 was lost")
+        (member,) = elastic.coordinator._machine._members.values()
+        wait_until(lambda: member.state is State.WAITING, "it waits")
+        process.send_signal(signal.SIGTERM)
+        assert process.status() == 0
+        wait_until(lambda: not elastic.coordinator._machine._members, "it has left")
+        assert not any("worker 0 was lost" in note for note in elastic.notes)
+    assert checkpointed_step(str(tmp_path)) in (8, 9)
 
 
 def test_when_all_are_killed_the_checkpoint_counts(undisturbed: Any, tmp_path: Path) -> None:
@@ -339,6 +364,20 @@ def test_variables_in_parts_go_on_from_the_checkpoint(
     for lines in found:
         np.testing.assert_allclose(lines[-1], w.ravel(), rtol=1e-9)
         assert [line[3:] for line in epochs_of(lines)] == [[3, 0], [2, 8]]
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_progress_where_there_are_no_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KIND", "parts")
+    monkeypatch.setenv("EVERY", "0")
+    monkeypatch.setattr(coordinator, "MAX_STALLS", 1)
+    with job(2, 2, directory=tmp_path) as elastic:
+        processes = [elastic.start(0), elastic.start(1, lose=6)]
+        for process in processes:
+            assert [line[4] for line in epochs_of(printed(process))] == [0, 4]
+            assert process.status() == 0
 
 
 def test_commits_of_variables_in_parts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

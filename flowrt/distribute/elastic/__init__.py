@@ -25,8 +25,8 @@ variables may be half updated: a failed step is discarded by going back to a com
 
 The rules:
 
- 1. The coordinator alone decides. It is not a worker, so any worker may die; if its host dies, the job ends
-    and starts again from a checkpoint (a new attempt, a requeued job).
+ 1. The coordinator alone decides. It is not a worker, so any worker may die; if its host dies, the survivors
+    make a checkpoint of their commit, from which the job starts again.
  2. Every change takes one path, whether a worker was killed, left, or came: all members go back to their last
     commit and are ready for the next epoch. So a worker that left early and one that was told late agree.
  3. The member with the highest commit becomes rank 0, and its state is sent to all others, always, also to

@@ -39,6 +39,10 @@ DIAL_S, RETRY_S = 5.0, 0.1
 """Timeout of one attempt to reach the coordinator, and the time between two."""
 
 
+class CoordinatorLostError(UnavailableError):
+    """The coordinator of an elastic job was lost. It may come again: flowrt-run starts this worker again."""
+
+
 class ElasticPlace(NamedTuple):
     """A worker's place in an elastic job, from its launcher: the address of the coordinator, the worker's own
     name and address, and its host, as the coordinator counts failures.
@@ -121,14 +125,18 @@ class CoordinatorClient(Closing):
     def change(self) -> str | None:
         """The reason if the current epoch is over, or will be at the next commit; else None."""
         with self._changed:
-            self._check()
+            if self._over is None:
+                self._check()
+            if self._over is not None and self._over.why:
+                return self._over.why
             return self._change.why if self._change is not None else None
 
     @property
     def is_broken(self) -> bool:
         """Whether no step of the current epoch can succeed."""
         with self._changed:
-            return self._error is not None or (self._change is not None and self._change.at_once)
+            is_out = self._error is not None or (self._over is not None and self._over.why != "")
+            return is_out or (self._change is not None and self._change.at_once)
 
     def next_epoch(self) -> Epoch | None:
         """Wait for the next epoch; None if the job has ended instead."""
@@ -198,9 +206,9 @@ class CoordinatorClient(Closing):
     def _lose(self, why: str) -> None:
         with self._changed:
             is_first, is_over = self._error is None, self._over is not None
-            self._error = self._error or UnavailableError(
-                f"elastic job: the coordinator was lost: {why}. Its flowrt-run has ended, or has left this "
-                "worker out. Start the job again, from its last checkpoint"
+            self._error = self._error or CoordinatorLostError(
+                f"elastic job: the coordinator was lost: {why}. Its flowrt-run was killed, or cannot be "
+                "reached any more. Start the job again, from its last checkpoint"
             )
             self._changed.notify_all()
         if is_first and not is_over:

@@ -37,6 +37,7 @@ from flowrt.version import VERSION
 TICK_S = 0.1
 LAST_CALL_S = 5.0
 """Time that a first group which is large enough waits for more members, since the last one came."""
+ENDED = "the flowrt-run of the first host has ended. Start the job again, from its last checkpoint"
 
 
 @dataclass
@@ -82,12 +83,14 @@ class CoordinatorServer(Closing):
         return self._over.wait(timeout_s)
 
     def close(self) -> None:
-        """End the job: all members lose their connections. Idempotent."""
+        """End the job: members that are still in it are told so. Idempotent."""
         if self._closed.is_set():
             return
         self._closed.set()
         self._ticker.join()
         with self._lock:
+            for number in () if self.is_over else self._connected:
+                self._send(number, Over(ENDED))
             connections = [each.connection for each in self._connected.values()]
         for connection in connections:
             connection.close()
@@ -166,9 +169,8 @@ class CoordinatorServer(Closing):
         joined = [found.joined for number in form.members if (found := self._connected.get(number))]
         names = [each.name for each in joined if each is not None]
         addresses = [each.address for each in joined if each is not None]
-        self._note(
-            f"epoch {form.epoch}: {len(form.members)} workers, from commit {form.commit}: {', '.join(names)}"
-        )
+        begin = "without a commit" if form.commit == c.NO_COMMIT else f"from commit {form.commit}"
+        self._note(f"epoch {form.epoch}: {len(form.members)} workers, {begin}: {', '.join(names)}")
         for rank, number in enumerate(form.members):
             self._send(number, Epoch(form.epoch, rank, names, addresses, form.commit))
 

@@ -1,7 +1,8 @@
 """Supervision of an elastic job's workers on one host: decides which start again; `launcher` acts on it.
 
 Rule 1: a failure ends nobody else; the failed worker alone starts again, while restarts are left.
-Rule 2: one that failed because the job is over, or has left it out, does not.   Rule 3: an interrupted job
+Rule 2: one that failed because the job is over, or has left it out, does not. One that has lost the
+coordinator does: it waits for it to come again, for ``FLOWRT_CONNECT_TIMEOUT``.   Rule 3: an interrupted job
 starts nothing again.   Rule 4: every stop is bounded: `GraceOver` kills.
 """
 

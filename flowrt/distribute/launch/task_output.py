@@ -17,7 +17,7 @@ TAIL_LINES = 20
 MAX_LINE = 4096
 """Bytes. A longer line is split into such pieces."""
 
-_ERROR = re.compile(r"(?:flowrt\.errors\.)?([A-Z]\w*(?:Error|Exception|Interrupt))(?:: (.*))?")
+_ERROR = re.compile(r"(?:\w+\.)*([A-Z]\w*(?:Error|Exception|Interrupt))(?:: (.*))?")
 _FOLLOWS = {"UnavailableError", "AbortedError", "CancelledError"}
 """Errors that speak of another task."""
 

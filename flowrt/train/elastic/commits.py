@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -29,6 +30,9 @@ from flowrt.train.checkpoints.pieces import Slices
 from flowrt.train.checkpoints.stored_arrays import from_stored, to_stored
 from flowrt.train.checkpoints.variable_pieces import filling, values_of
 from flowrt.variables.variable import GraphKeys, Variable, global_variables
+
+LOCK = ".elastic.lock"
+"""A file beside the checkpoints, locked while a worker makes one of its commit."""
 
 
 @final
@@ -147,12 +151,16 @@ def checkpointed_step(directory: str) -> int:
 
 
 def save_commit(commit: Commit, directory: str) -> None:
-    """Make ``commit`` the newest checkpoint of ``directory``, unless there is a newer one."""
-    if checkpointed_step(directory) >= commit.step:
-        return
+    """Make ``commit`` the newest checkpoint of ``directory``, unless there is one as new. Of processes that
+    call this at once, one saves and the others wait. Raises as `write_checkpoint`.
+    """
     os.makedirs(directory, exist_ok=True)
-    state = get_checkpoint_state(directory)
-    prefix = os.path.join(directory, f"model.ckpt-{commit.step}")
-    write_checkpoint(prefix, commit.values)
-    older = [] if state is None else state.all_model_checkpoint_paths
-    update_checkpoint_state(directory, prefix, [*older, prefix])
+    with open(os.path.join(directory, LOCK), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if checkpointed_step(directory) >= commit.step:
+            return
+        prefix = os.path.join(directory, f"model.ckpt-{commit.step}")
+        write_checkpoint(prefix, commit.values)
+        state = get_checkpoint_state(directory)
+        older = [] if state is None else state.all_model_checkpoint_paths
+        update_checkpoint_state(directory, prefix, [*older, prefix])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from flowrt.train.elastic.commits import Commit, checkpointed_step, save_commit,
 from flowrt.train.elastic.elastic_job import ElasticJob
 from flowrt.train.elastic.membership import Membership, own_membership
 
+_logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
@@ -35,7 +37,7 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
     make twice. ``checkpoint_dir`` has the checkpoints of the job, if it has any.
 
     SIGTERM lets this worker leave: it ends its step, commits, writes a checkpoint of that if it is the first
-    one, and exits with status 0; the others go on.
+    one, and exits with status 0; the others go on. If the job fails, the last commit becomes a checkpoint.
 
     Without ``flowrt-run``'s range of workers the cluster is that of the environment and never changes: a loss
     is raised, and a new start goes on from the newest checkpoint. Raises `UnavailableError` if the job has
@@ -43,7 +45,7 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
     """
     with own_membership() as membership, _Leaving() as leaving:
         worker = _Worker(train, checkpoint_dir, membership, leaving)
-        while (epoch := membership.next_epoch()) is not None:
+        while (epoch := worker.next_epoch()) is not None:
             with leaving.at_the_next_commit():
                 worker.take_part(epoch)
         if not worker.has_results:
@@ -103,6 +105,20 @@ class _Worker:
         self.has_results = False
         self.results: list[Any] = []
 
+    def next_epoch(self) -> Epoch | None:
+        """Wait as `Membership.next_epoch` does. A worker that ends here, since the job has failed or since it
+        was told to leave, makes a checkpoint of its last commit first: nobody else may have one.
+        """
+        try:
+            return self._membership.next_epoch()
+        except UnavailableError:
+            self._save_last()
+            raise
+        except SystemExit:  # SIGTERM
+            self._save_last()
+            self._membership.has_left()
+            raise
+
     def take_part(self, epoch: Epoch) -> None:
         """Train in ``epoch`` until it is over or all is done, and report that."""
         admit_groups()
@@ -116,7 +132,7 @@ class _Worker:
         if why is None:
             self._membership.is_done(self._commit.step)
         else:
-            self._membership.is_ready(self._commit.step, why)
+            self._membership.is_ready(self._newest_step(), why)
 
     def _attempt(self, epoch: Epoch) -> str | None:
         """Call ``train``. Returns the reason if the epoch was over before that ended."""
@@ -146,6 +162,12 @@ class _Worker:
             own = Commit(checkpointed_step(self._checkpoint_dir))
         return shared_commit(epoch, own)
 
+    def _newest_step(self) -> int:
+        """The step from which this worker could go on. A new checkpoint is progress, too."""
+        if self._commit.values or self._checkpoint_dir is None:
+            return self._commit.step
+        return checkpointed_step(self._checkpoint_dir)
+
     def _keep(self, commit: Commit) -> None:
         self._commit = commit
 
@@ -162,7 +184,16 @@ class _Worker:
 
     def _leave(self, epoch: Epoch) -> None:
         """Exit, as SIGTERM has asked."""
-        if epoch.rank == 0 and self._checkpoint_dir is not None and self._commit.values:
-            save_commit(self._commit, self._checkpoint_dir)
+        if epoch.rank == 0:
+            self._save_last()
         self._membership.has_left()
         sys.exit(0)
+
+    def _save_last(self) -> None:
+        """Make a checkpoint of the last commit. An error is logged: the process ends for another reason."""
+        if self._checkpoint_dir is None or not self._commit.values:
+            return
+        try:
+            save_commit(self._commit, self._checkpoint_dir)
+        except (OpError, OSError) as error:
+            _logger.error("elastic job: no checkpoint of commit %d: %s", self._commit.step, error)
