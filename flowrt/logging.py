@@ -78,9 +78,7 @@ def flush() -> None:
 
 
 def _set_from_environment() -> None:
-    """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`, and
-    OSError if the log cannot be opened.
-    """
+    """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`."""
     levels = {"debug": DEBUG, "info": INFO, "warn": WARN, "warning": WARN, "error": ERROR, "fatal": FATAL}
     asked, directory = _os.environ.get("FLOWRT_LOG", ""), _os.environ.get(_log_records.DIRECTORY)
     if asked and asked.lower() not in levels:
@@ -89,7 +87,13 @@ def _set_from_environment() -> None:
         set_verbosity(levels[asked.lower() or "warn"])
     if directory:
         task = _log_records.own_task()
-        _log_records.add_log(_logger, _Path(directory) / _log_records.log_name(task), task)
+        try:
+            _log_records.add_log(_logger, _Path(directory) / _log_records.log_name(task), task)
+        except OSError as error:
+            raise _InvalidArgumentError(
+                f"{_log_records.DIRECTORY}: expected a directory for logs; got {directory!r}"
+                f" ({error.strerror})"
+            ) from None
 
 
 _set_from_environment()

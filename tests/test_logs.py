@@ -148,6 +148,13 @@ def test_a_script_logs_as_its_environment_says(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("FLOWRT_LOG_FORMAT: expected text or json; got 'xml'")
 
 
+def test_a_wrong_setting_is_the_last_thing_that_is_said(tmp_path: Path) -> None:
+    done = run("import flowrt", FLOWRT_LOG_DIR=str(tmp_path), FLOWRT_LOG_BYTES="lots")
+    assert done.stderr.splitlines()[-1].endswith("FLOWRT_LOG_BYTES: expected bytes, 4096 or more; got 'lots'")
+    done = run("import flowrt", FLOWRT_LOG_DIR="/proc/wrong")
+    assert "FLOWRT_LOG_DIR: expected a directory for logs; got '/proc/wrong'" in done.stderr.splitlines()[-1]
+
+
 def test_a_worker_logs_json_and_nothing_else(tmp_path: Path) -> None:
     with cluster(0, 1, "--log-dir", str(tmp_path), environ={"FLOWRT_LOG_FORMAT": "json"}) as tasks:
         tasks.workers[0].wait_for_steps(0)

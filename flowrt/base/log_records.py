@@ -71,10 +71,11 @@ class LogFile(logging.Handler):
     """
 
     def __init__(self, path: Path, task: str) -> None:
+        # First: a handler that is half made would be closed at exit all the same.
+        self._file: RotatingFile | None = RotatingFile(path, log_bytes(), appends=True)
         super().__init__()
         self._path = path
         self.setFormatter(formatter("%(asctime)s %(levelname)s %(name)s: %(message)s", task))
-        self._file: RotatingFile | None = RotatingFile(path, log_bytes(), appends=True)
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler`."""
