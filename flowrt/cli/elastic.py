@@ -60,16 +60,21 @@ class ElasticHost(NamedTuple):
     has_others: bool
     """Whether there are other hosts."""
 
-    def final_status(self, status: int) -> int:
+    def final_status(self, status: int, say: Callable[[str], object]) -> int:
         """The status for the shell, when this host's workers have ended with ``status``: that of the job,
-        where that is known. Other hosts may go on without these workers, and with their coordinator.
+        where that is known; ``say`` is told why it failed. Other hosts may go on without these workers, and
+        with their coordinator.
         """
         if self.coordinator is None:
             return status
         while self.has_others and status <= 128 and not self.coordinator.is_over:
             self.coordinator.wait_until_over(1.0)
-        failed = not self.coordinator.is_over or self.coordinator.why_failed is not None
-        if failed:
+        if self.coordinator.why_failed is not None:
+            say(f"the job failed: {self.coordinator.why_failed}")
+            return status or FAILURE
+        if not self.coordinator.is_over:
+            if status == 0:
+                say("all workers ended before the job did. Does the script train in train.run_elastic()?")
             return status or FAILURE
         return 0 if status <= 128 else status
 

@@ -136,7 +136,7 @@ def _run_elastic(arguments: argparse.Namespace, nodes: ResolvedCluster) -> int:
         host = elastic_host(stack, nodes, nnodes, arguments.nproc, arguments.spares, new_task, _say)
         supervisor = ElasticSupervisor(len(host.tasks), arguments.max_restarts)
         status = Launcher(host.tasks, supervisor, arguments.log_dir, _report, _note).run()
-        return host.final_status(status)
+        return host.final_status(status, _say)
 
 
 def _make_log_dir(path: Path | None) -> None:

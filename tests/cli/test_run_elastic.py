@@ -184,6 +184,26 @@ def test_a_console_that_nobody_reads_any_more_ends_no_job() -> None:
     assert len(results(text)) == 2
 
 
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("False", "all workers ended before the job did. Does the script train in"),
+        ("os.environ['LOCAL_RANK'] == '0'", "the job failed: expected at least 2 workers within 1 s; got 1"),
+    ],
+    ids=["none", "too few"],
+)
+def test_workers_that_take_no_part_are_told_of(
+    condition: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, flowrt as tf\nif {condition}:\n    tf.train.run_elastic(print)\n")
+    with running("--standalone", "--nproc", "2:3", script) as process:
+        text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert reason in text
+
+
 @pytest.mark.slow
 def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "script.py"

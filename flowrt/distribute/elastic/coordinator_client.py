@@ -66,6 +66,8 @@ def read_place(environ: Mapping[str, str]) -> ElasticPlace | None:
         return None
     try:
         place = ElasticPlace(**json.loads(text))
+        if not all(isinstance(value, str) for value in place):
+            raise TypeError("it has values that are no strings")
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(
             f"{ELASTIC}: expected JSON as flowrt-run sets it; got {text!r}: {error}"

@@ -69,7 +69,10 @@ def test_what_is_nested_deeply_is_data_loss() -> None:
         decode_message(b"[" * 100_000)
 
 
-@pytest.mark.parametrize("text", ["x", "[]", "{}", '{"coordinator": "a:1"}', "3"])
+A_NUMBER = '{"coordinator": 5, "name": "a", "host": "b", "address": "c:1"}'
+
+
+@pytest.mark.parametrize("text", ["x", "[]", "{}", '{"coordinator": "a:1"}', "3", A_NUMBER])
 def test_a_place_is_checked(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="FLOWRT_ELASTIC: expected JSON as flowrt-run sets it"):
         read_place({"FLOWRT_ELASTIC": text})
