@@ -199,7 +199,7 @@ WITHOUT_RULE = {
         "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
         "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
         "SplitStrings", "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
-        "StringLength", "StringLower", "StringSplit", "StringSplitV2", "StringStrip",
+        "StringLength", "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",
         "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",
     },
     "of imported graphs, which run whole": {

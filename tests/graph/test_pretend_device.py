@@ -40,9 +40,9 @@ FOR_THE_CPU = """
     ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce
     ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter
     ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace StringFormat
-    StringJoin StringLength StringLower StringSplit StringSplitV2 StringStrip StringToHashBucketFast
-    StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile _GroupAgree _GroupRecv
-    _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
+    StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
+    StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile
+    _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, files in memory, Python, the world outside, ranks
 of other graphs among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and

@@ -172,6 +172,19 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("StringSplit", {"input": t("a b,c", "", " d ,e"), "delimiter": t(" ,")[0], "skip_empty": False}),
     ("StringSplitV2", {"input": t("a  b c ", ""), "sep": t("")[0]}),
     ("StringSplitV2", {"input": t("a<>b<>c", "<>"), "sep": t("<>")[0], "maxsplit": 1}),
+    *(
+        (
+            "StringNGrams",
+            {
+                "data": t("a", "b", "c", "d", "e"), "data_splits": np.array([0, 3, 3, 4, 5], np.int64),
+                "separator": "-", "ngram_widths": widths, "left_pad": "<", "right_pad": ">",
+                "pad_width": pad, "preserve_short_sequences": keeps,
+            },
+        )
+        for widths, pad, keeps in (
+            ([2], -1, False), ([1, 3], -1, False), ([3, 2], 1, False), ([3], 0, True), ([5], 1, True),
+        )
+    ),
     (
         "StringToHashBucketFast",
         {

@@ -15,7 +15,7 @@ LINES = (Path(__file__).parent / "inference_ops.txt").read_text().splitlines()
 MISSING = """
     CTCGreedyDecoder CudnnRNN DenseToDenseSetOperation Dilation2D ImageProjectiveTransformV3 LSTMBlockCell
     RaggedGather RaggedRange RaggedTensorFromVariant RaggedTensorToSparse RaggedTensorToTensor
-    RaggedTensorToVariant SampleDistortedBoundingBox SampleDistortedBoundingBoxV2 StringNGrams
+    RaggedTensorToVariant SampleDistortedBoundingBox SampleDistortedBoundingBoxV2
 """
 
 

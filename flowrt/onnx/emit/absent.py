@@ -38,8 +38,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
         "ReduceJoin", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
-        "StringFormat", "StringSplit", "StringSplitV2", "StringToHashBucketFast", "ShardedFilename",
-        "ShardedFilespec",
+        "StringFormat", "StringNGrams", "StringSplit", "StringSplitV2", "StringToHashBucketFast",
+        "ShardedFilename", "ShardedFilespec",
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",

@@ -205,7 +205,7 @@ class NodeImporter:
         inner = {name: n for name, n in function.nodes.items() if name not in function.feeds}
         with graph.name_scope(f"{owner}/"):
             parameters = [
-                graph.parameter(spec, name.rpartition("/")[2], value)
+                graph.parameter(spec, _inner_name(name, name.rpartition("/")[0]), value)
                 for name, spec, value in zip(function.feeds, specs, known, strict=True)
             ]
             names = {name: graph.unique_name(_inner_name(name, node.name)) for name in inner}

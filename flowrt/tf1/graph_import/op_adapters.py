@@ -133,9 +133,14 @@ def _checked(rule: Rule, count: int) -> Rule:
         if not any(argument.is_list for argument in node.op.inputs) and len(node.inputs) != count:
             message = f"expected {count} inputs; got {len(node.inputs)}"
             raise located(node, InvalidArgumentError(message))
-        return rule(a, node)
+        left_out = {key: _DEFAULTS[key] for key in node.op.types if key in _DEFAULTS}
+        return rule(a, node.replace(attrs={**left_out, **node.attrs}))
 
     return checked
+
+
+_DEFAULTS = dict.fromkeys(("Tidx", "Tsegmentids", "Tnumsegments"), dtypes.int32)
+"""Types that a SavedModel leaves out."""
 
 
 # --- rules without effect
@@ -370,6 +375,19 @@ def _list_scatter(a: Adapter, node: Node) -> Node:
     inputs = (*node.inputs, a.constant(node, "num_elements", -1))
     kinds = {key: node.attrs[key] for key in ("element_dtype", "shape_type")}
     return a.become(node, "TensorListScatterV2", inputs, **kinds)
+
+
+def _optional(a: Adapter, node: Node) -> Node:
+    """An empty list. What a branch keeps for its gradient is an optional: of a graph without the gradient
+    nothing reads it, and the ops that would are refused.
+    """
+    kinds = {"element_dtype": dtypes.float32, "shape_type": dtypes.int32}
+    inputs = a.constant(node, "element_shape", -1), a.constant(node, "max_num_elements", 0)
+    return a.become(node, "EmptyTensorList", inputs, **kinds)
+
+
+adapter("OptionalNone", "-> optional: variant")(_optional)
+adapter("OptionalFromValue", "components: *Toutput_types in ANY -> optional: variant")(_optional)
 
 
 def _format_shape(shape: Any) -> Any:

@@ -1,8 +1,11 @@
-"""Strings split into parts, as the places and values of a sparse matrix: row i has the parts of string i."""
+"""Strings split into parts, as the places and values of a sparse matrix: row i has the parts of string i; and
+parts joined to n-grams, as the values and limits of ragged rows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -85,3 +88,71 @@ string_split_v2: OpDef[list[Tensor]] = define_op(
     ),
     doc="Strings, split at a separator, or at white space if that is empty.",
 )
+
+
+# --- n-grams
+
+
+def _ngrams_shape(s: ShapeContext) -> Sequence[Shape]:
+    for argument, shape in zip(("data", "data_splits"), s.shapes, strict=True):
+        if shape is not None and len(shape) != 1:
+            raise InvalidArgumentError(f"{argument}: expected a vector; got shape {format_shape(shape)}")
+    if any(width < 1 for width in s.attrs["ngram_widths"]):
+        raise InvalidArgumentError(f"ngram_widths: expected positive ones; got {s.attrs['ngram_widths']}")
+    return [(None,), s.shapes[1]]
+
+
+def _string_ngrams(
+    xp: Any,
+    data: Any,
+    data_splits: Any,
+    separator: str,
+    ngram_widths: Sequence[int],
+    left_pad: str,
+    right_pad: str,
+    pad_width: int,
+    preserve_short_sequences: bool,
+) -> list[Any]:
+    tokens, limits = host_array(data).tolist(), host_array(data_splits)
+    ends = limits.tolist()
+    if ends and (ends[0] != 0 or ends[-1] != len(tokens) or ends != sorted(ends)):
+        message = f"expected limits that ascend from 0 to {len(tokens)}; got {ends[:4]} ... {ends[-1]}"
+        raise InvalidArgumentError(f"data_splits: {message}")
+
+    def windows(row: list[bytes], width: int) -> list[bytes]:
+        pads = width - 1 if pad_width < 0 else min(pad_width, width - 1)
+        padded = [left_pad.encode()] * pads + row + [right_pad.encode()] * pads
+        between = separator.encode()
+        return [between.join(padded[i : i + width]) for i in range(len(padded) - width + 1)]
+
+    found, counts = list[bytes](), [0] if ends else []
+    for begin, end in pairwise(ends):
+        row = tokens[begin:end]
+        ngrams = [ngram for width in ngram_widths for ngram in windows(row, width)]
+        if preserve_short_sequences and row and not ngrams:  # all of it, with its padding
+            ngrams = windows(row, len(row) + 2 * max(pad_width, 0))
+        found += ngrams
+        counts.append(len(found))
+    return [string_array(found, (len(found),)), np.array(counts, limits.dtype)]
+
+
+string_ngrams: OpDef[list[Tensor]] = define_op(
+    "StringNGrams",
+    "data: string, data_splits: Tsplits in INDEX -> ngrams: string, ngrams_splits: Tsplits in INDEX",
+    attrs="separator: string, ngram_widths: list(int), left_pad: string, right_pad: string, pad_width: int, "
+    "preserve_short_sequences: bool",
+    shape=_ngrams_shape,
+    kernel=_string_ngrams,
+    vjp=NONDIFFERENTIABLE,
+    samples=lambda rng: (
+        sample(
+            words(b"a", b"b", b"c", b"d"), np.array([0, 3, 3, 4], np.int64), separator=" ",
+            ngram_widths=(2, 1), left_pad="<", right_pad=">", pad_width=-1, preserve_short_sequences=False,
+        ),
+        sample(
+            words(b"a", b"b", b"c"), np.array([0, 1, 3], np.int32), separator="",
+            ngram_widths=(3,), left_pad="", right_pad="", pad_width=0, preserve_short_sequences=True,
+        ),
+    ),
+    doc="The n-grams of each row of strings: those of each width, one after the other. Rows end at splits.",
+)  # fmt: skip
