@@ -1,6 +1,6 @@
 """Damaged inputs for everything that reads what another process or a file says.
 
-    python -m tests.fuzz --inputs 1000000 [--seed 7] [--first 500000] [--only 123456]
+    python -m tests.fuzz --inputs 1000000 [--seed 7] [--first 500000] [--only 123456] [--readers onnx tfjs]
 
 Each input is a good one with a few changes; its number and the seed make it again (``--only``). It must be
 taken or refused by an `OpError`: any other exception has escaped. Memory must be flat from a tenth on. A line
@@ -10,6 +10,7 @@ is printed for each `PIECE` inputs: a run that was cut off goes on with ``--firs
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import random
@@ -42,7 +43,9 @@ from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos import graph_pb2
 from flowrt.rendezvous.channel import framing
+from flowrt.saved_model.frozen_graph import load_frozen_graph
 from flowrt.saved_model.loader import load_model
+from flowrt.saved_model.tfjs import load_graph_model
 from flowrt.storage.slice_checkpoint import SliceCheckpoint
 from flowrt.storage.sstable import read_table, write_table
 from flowrt.storage.tensor_bundle import TensorBundle
@@ -50,6 +53,7 @@ from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.train.checkpoints.checkpoint import write_checkpoint
 from flowrt.train.checkpoints.checkpoint_format import decode_manifest
 from tests.onnx import damaged_models
+from tests.saved_model import test_tfjs
 from tests.storage.tables import table_of
 from tests.train.checkpoint_cases import SMALL
 
@@ -69,7 +73,7 @@ BUNDLE_DATA, BUNDLE_KEYS = ".data-00000-of-00001", (b"", b"texts", b"by_rows")
 
 
 class Target(NamedTuple):
-    """A reader, good inputs, and how many of 100 inputs it gets."""
+    """A reader, good inputs, and its share of all inputs."""
 
     name: str
     share: int
@@ -198,6 +202,44 @@ def _read_saved_model(data: bytes, random: Random) -> None:
         load_model(folder).close()
 
 
+def _read_tfjs(data: bytes, random: Random) -> None:
+    """``data`` is the topology with its manifest; the weights beside it are those that it had."""
+    with tempfile.TemporaryDirectory() as folder:
+        test_tfjs.write(Path(folder))
+        Path(folder, "model.json").write_bytes(data)
+        load_graph_model(f"{folder}/model.json").close()
+
+
+def _read_frozen(data: bytes, random: Random) -> None:
+    """As bytes, or as text."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.pbtxt" if data[:4] == b"node" else "m.pb")
+        path.write_bytes(data)
+        load_frozen_graph(path).close()
+
+
+def _read_meta_graph(data: bytes, random: Random) -> None:
+    with tempfile.TemporaryDirectory() as folder, Graph():
+        Path(folder, "m.meta").write_bytes(data)
+        tf.train.import_meta_graph(f"{folder}/m.meta")
+
+
+@functools.cache
+def _session() -> Any:
+    """A session with a variable for each tensor of the sample."""
+    with Graph() as graph:
+        tf.get_variable("w", [2, 3])
+        tf.get_variable("b", [3], tf.float64)
+        return tf.Session(graph=graph)
+
+
+def _read_safetensors(data: bytes, random: Random) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "m.safetensors")
+        path.write_bytes(data)
+        tf.train.load_safetensors(path, {"w": "w", "b": "b"}, _session())
+
+
 def _read_onnx(data: bytes, random: Random) -> None:
     """``data``, or, for half of what is damaged, a good model with some fields changed, which parses. Built,
     not run: sizes that are asked for may be any.
@@ -210,6 +252,26 @@ def _read_onnx(data: bytes, random: Random) -> None:
 
 def _read_elastic(data: bytes, random: Random) -> None:
     decode_message(data)
+
+
+def _safetensors() -> list[bytes]:
+    header = (
+        b'{"w":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},'
+        b'"b":{"dtype":"BF16","shape":[3],"data_offsets":[24,30]}}'
+    )
+    return [len(header).to_bytes(8, "little") + header + bytes(30)]
+
+
+def _meta_graphs() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder, Graph():
+        tf.get_variable("w", [2, 3])
+        tf.train.Saver(file_format="tensorflow").export_meta_graph(f"{folder}/m.meta")
+        return [Path(folder, "m.meta").read_bytes()]
+
+
+def _graph_models() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as folder:
+        return [test_tfjs.write(Path(folder)).read_bytes()]
 
 
 def _saved_models() -> list[bytes]:
@@ -232,6 +294,10 @@ def _graph_defs() -> list[bytes]:
     return found
 
 
+def _as_text(graph_def: bytes) -> bytes:
+    return str(graph_pb2.GraphDef.FromString(graph_def)).encode()
+
+
 def _manifest() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         write_checkpoint(f"{folder}/p", SMALL, max_shard_bytes=40)
@@ -240,6 +306,7 @@ def _manifest() -> bytes:
     return json.dumps(body)[1:].encode()
 
 
+@functools.cache
 def _targets() -> list[Target]:
     graph = parse_subgraph(TEXT)
     fed = pb.ExtendSession(session="s", version=0, positions=[0, 1])
@@ -271,6 +338,10 @@ def _targets() -> list[Target]:
         Target("bundles", 2, [bytes([i]) + entries[key] for i, key in enumerate(BUNDLE_KEYS)], _read_bundle),
         Target("slices", 2, [bytes([i]) + value for i, value in enumerate(listed)], _read_slices),
         Target("saved_models", 2, _saved_models(), _read_saved_model),
+        Target("frozen", 2, [data for g in _graph_defs() for data in (g, _as_text(g))], _read_frozen),
+        Target("meta_graphs", 2, _meta_graphs(), _read_meta_graph),
+        Target("tfjs", 2, _graph_models(), _read_tfjs),
+        Target("safetensors", 2, _safetensors(), _read_safetensors),
         Target("onnx", 5, damaged_models.samples(), _read_onnx),
         Target("elastic", 5, [encode_message(message) for message in elastic], _read_elastic),
     ]
@@ -288,9 +359,14 @@ class Found(NamedTuple):
     grown: int
 
 
-def run(numbers: range, seed: int, say: Callable[[str], object] = lambda text: None) -> Found:
-    """Read the inputs with these ``numbers``; ``say`` is told about each `PIECE` of them."""
-    targets = _targets()
+def run(
+    numbers: range,
+    seed: int,
+    say: Callable[[str], object] = lambda text: None,
+    readers: Sequence[str] | None = None,
+) -> Found:
+    """Read the inputs with these ``numbers``, by ``readers`` or all; ``say`` is told about each `PIECE`."""
+    targets = [target for target in _targets() if readers is None or target.name in readers]
     turns = [target for target in targets for _ in range(target.share)]
     inputs, refused, escaped = Counter[str](), Counter[str](), list[tuple[int, str, str]]()
     warm, before = numbers.start + len(numbers) // 10, 0
@@ -324,15 +400,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--only", type=int)
+    parser.add_argument("--readers", nargs="+", choices=[target.name for target in _targets()])
     given = parser.parse_args(arguments)
     first, count = (given.first, given.inputs) if given.only is None else (given.only, 1)
     numbers = range(first, first + count)
     began = time.monotonic()
-    found = run(numbers, given.seed, lambda text: print(text, flush=True))
+    found = run(numbers, given.seed, lambda text: print(text, flush=True), given.readers)
     for name, count in found.inputs.items():
         print(f"{name:12} {count:9,} inputs, {found.refused[name]:9,} refused")
     for number, name, text in found.escaped[:10]:
-        print(f"\n{name}: python -m tests.fuzz --seed {given.seed} --only {number}\n{text}")
+        again = f"--seed {given.seed} --only {number}"
+        if given.readers:
+            again += f" --readers {' '.join(given.readers)}"
+        print(f"\n{name}: python -m tests.fuzz {again}\n{text}")
     print(
         f"seed {given.seed}: {len(numbers):,} inputs in {time.monotonic() - began:.0f} s, "
         f"{len(found.escaped)} escaped, grown by {found.grown >> 10} KiB"

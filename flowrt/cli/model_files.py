@@ -18,6 +18,7 @@ from flowrt.saved_model.frozen_graph import freeze, load_frozen_graph
 from flowrt.saved_model.graph_model import GraphModel
 from flowrt.saved_model.loader import load_model
 from flowrt.saved_model.signature_constants import DEFAULT_SERVING_SIGNATURE_DEF_KEY
+from flowrt.saved_model.tfjs import load_graph_model
 from flowrt.storage.durable_files import replace_file, typed_os_errors
 
 
@@ -60,7 +61,11 @@ def _read_saved_model(path: str, asked: Asked) -> Any:
     if asked.signature not in signatures:
         known = ", ".join(signatures) or "none"
         raise NotFoundError(f"{path}: expected one of its signatures ({known}); got {asked.signature!r}")
-    model = signatures[asked.signature]
+    return _of(signatures[asked.signature], asked)
+
+
+def _of(model: GraphModel, asked: Asked) -> GraphModel:
+    """``model`` with the outputs that are asked for."""
     outputs = {key: t for key, t in model.outputs.items() if asked.outputs is None or key in asked.outputs}
     return GraphModel(model.session, model.inputs, outputs)
 
@@ -87,6 +92,13 @@ FORMATS = (
         _ends(".pb", ".pbtxt"),
         lambda path, asked: load_frozen_graph(path, asked.outputs),
         _write_graph,
+    ),
+    Format(
+        "a TensorFlow.js graph model",
+        "model.json",
+        _ends(".json"),
+        lambda path, asked: _of(load_graph_model(path), asked),
+        None,
     ),
 )
 

@@ -2,6 +2,7 @@
 
 graph_model                         `GraphModel`: a graph with named inputs and outputs that runs
 frozen_graph                        GraphDef files with constants in place of variables
+tfjs                                graph models of TensorFlow.js
 file_writes                         what a graph from a file may not do
 constants                           names of files and collections
 tag_constants, signature_constants  names that TensorFlow's servers know
@@ -24,6 +25,7 @@ from flowrt.saved_model.loader import maybe_saved_model_directory as contains_sa
 from flowrt.saved_model.signature_constants import *
 from flowrt.saved_model.signatures import *
 from flowrt.saved_model.tag_constants import *
+from flowrt.saved_model.tfjs import load_graph_model
 from flowrt.tf1.missing_names import missing_from
 
 utils = signature_def_utils = signatures

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowrt import protos
@@ -32,15 +32,37 @@ def load_frozen_graph(
     """
     name = path_string(path, "load_frozen_graph")
     message = read_message(name, protos.graph_pb2.GraphDef)
+    asked = None if outputs is None else {each: each for each in outputs}
+    return model_of(message, name, None, asked, allow_files)
+
+
+def model_of(
+    message: Any,
+    where: str,
+    inputs: Mapping[str, str] | None,
+    outputs: Mapping[str, str] | None,
+    allow_files: bool,
+) -> GraphModel:
+    """The model of a GraphDef from the file ``where``: names of tensors by those that callers use, or None as
+    in `load_frozen_graph`. Raises as that.
+    """
     with Graph() as graph:
         import_graph_def(message, name="")
-    inputs = {op.name: op.outputs[0] for op in graph.get_operations() if op.type in _FED}
-    found = unread(graph) if outputs is None else {each: tensor_of(graph, each) for each in outputs}
+    fed = _placeholders(graph) if inputs is None else _named(graph, inputs)
+    found = unread(graph) if outputs is None else _named(graph, outputs)
     if not found:
-        raise InvalidArgumentError(f"{name}: expected outputs; got a graph without any")
+        raise InvalidArgumentError(f"{where}: expected outputs; got a graph without any")
     if not allow_files:
         check_writes_no_files(message, [tensor.op.name for tensor in found.values()])
-    return GraphModel(Session(graph=graph), inputs, found)
+    return GraphModel(Session(graph=graph), fed, found)
+
+
+def _named(graph: Graph, names: Mapping[str, str]) -> dict[str, Tensor]:
+    return {key: tensor_of(graph, name) for key, name in names.items()}
+
+
+def _placeholders(graph: Graph) -> dict[str, Tensor]:
+    return {op.name: op.outputs[0] for op in graph.get_operations() if op.type in _FED}
 
 
 def freeze(model: GraphModel) -> Any:

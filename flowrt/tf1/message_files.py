@@ -1,4 +1,4 @@
-"""`read_message`: one protobuf message in a file, binary or as text."""
+"""One protobuf message in a file, binary or as text: `read_message`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_message(path: str, kind: Any) -> Any:
     `InvalidArgumentError` for another content, `ResourceExhaustedError` for a file above `MAX_FILE_BYTES`,
     and the typed errors of reading.
     """
-    data = _read(path)
+    data = read_bytes(path)
     return parsed_text(path, data, kind) if path.endswith(AS_TEXT) else parsed(path, data, kind)
 
 
@@ -50,7 +50,8 @@ def parsed_text(path: str, data: bytes, kind: Any) -> Any:
     return message
 
 
-def _read(path: str) -> bytes:
+def read_bytes(path: str) -> bytes:
+    """The content of a file. Raises `ResourceExhaustedError` above `MAX_FILE_BYTES`, and typed OS errors."""
     with typed_os_errors(f"{path}: cannot read the file"):
         size = os.stat(path).st_size
         if size > MAX_FILE_BYTES:

@@ -4,6 +4,7 @@ packages were not fetched; where FLOWRT_TENSORFLOW names an interpreter, TensorF
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from pathlib import Path
@@ -14,22 +15,17 @@ import onnxruntime
 import pytest
 
 import flowrt as tf
+from flowrt.saved_model.tfjs import read_graph_model
 from tests.models.fetch import folder_of
-from tests.models.tfjs import graph_def
 
 INTERPRETER = os.environ.get("FLOWRT_TENSORFLOW")
 
 GRAPHS = (
-    "antispoof", "blazeface", "centernet", "emotion", "facemesh", "faceres", "handlandmark-lite", "iris",
-    "liveness", "movenet-lightning",
+    "antispoof", "blazeface", "centernet", "emotion", "facemesh", "faceres", "handlandmark-lite", "handtrack",
+    "iris", "liveness", "movenet-lightning",
 )  # fmt: skip
 
-OURS_ALONE = {
-    "facemesh": "Prelu is an operation of TensorFlow.js alone",
-    "iris": "Prelu is an operation of TensorFlow.js alone",
-    "movenet-lightning": "FusedDepthwiseConv2dNative is an operation of TensorFlow.js alone",
-    "centernet": "noise has near-ties, which its peaks tell apart",
-}
+OURS_ALONE = {"centernet": "noise has near-ties, which its peaks tell apart"}
 
 
 def pictures(inputs: Any) -> dict[str, Any]:
@@ -46,15 +42,48 @@ def pictures(inputs: Any) -> dict[str, Any]:
 _RUNS = """
 import sys, numpy as np, tensorflow.compat.v1 as tf
 folder, *names = sys.argv[1:]
+
+def spelled_out(graph):
+    # Without the operations that are TensorFlow.js's alone.
+    found = tf.GraphDef()
+    found.library.CopyFrom(graph.library)
+    def add(name, op, inputs, like, *copied):
+        node = found.node.add(name=name, op=op, input=inputs)
+        for key in ("T", *copied):
+            node.attr[key].CopyFrom(like.attr[key])
+        return name
+    def prelu(name, x, alpha, like):
+        below = add(name + "/below", "Relu", [add(name + "/neg", "Neg", [x], like)], like)
+        scaled = add(name + "/scaled", "Mul", [below, alpha], like)
+        add(name, "Sub", [add(name + "/above", "Relu", [x], like), scaled], like)
+    for node in graph.node:
+        fused = list(node.attr["fused_ops"].list.s) if "fused_ops" in node.attr else []
+        if node.op == "Prelu":
+            prelu(node.name, *node.input, node)
+        elif node.op.startswith("FusedDepthwise") or b"Prelu" in fused:
+            conv = "Conv2D" if node.op == "_FusedConv2D" else "DepthwiseConv2dNative"
+            layout = ("strides", "padding", "data_format", "dilations")
+            x, rest = add(node.name + "/conv", conv, node.input[:2], node, *layout), list(node.input[2:])
+            for i, op in enumerate(each.decode() for each in fused):
+                name = node.name if i == len(fused) - 1 else f"{node.name}/{i}"
+                if op == "Prelu":
+                    prelu(name, x, rest.pop(0), node)
+                else:
+                    add(name, op, [x, rest.pop(0)] if op == "BiasAdd" else [x], node)
+                x = name
+        else:
+            found.node.add().CopyFrom(node)
+    return found
+
 for name in names:
     graph, given = tf.GraphDef(), dict(np.load(f"{folder}/{name}.npz"))
     graph.ParseFromString(open(f"{folder}/{name}.pb", "rb").read())
-    wanted = [key[4:] + ":0" for key in given if key.startswith("out/")]
-    feeds = {key[3:] + ":0": given[key] for key in given if key.startswith("in/")}
+    wanted = [key[4:] for key in given if key.startswith("out/")]
+    feeds = {key[3:]: given[key] for key in given if key.startswith("in/")}
     with tf.Graph().as_default() as g, tf.Session() as session:
-        tf.import_graph_def(graph, name="")
+        tf.import_graph_def(spelled_out(graph), name="")
         for key, value in zip(wanted, session.run(wanted, feeds)):
-            np.testing.assert_allclose(given["out/" + key[:-2]], value, 1e-3, 1e-4, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(given["out/" + key], value, 1e-3, 1e-4, err_msg=f"{name} {key}")
     print("same", name)
 """
 
@@ -65,20 +94,58 @@ def test_graphs_of_tensorflow_js(tmp_path: Path) -> None:
     if not folder.is_dir():
         pytest.skip("@vladmandic/human is not there: python -m tests.models.fetch")
     for name in GRAPHS:
-        file = tmp_path / f"{name}.pb"
-        file.write_bytes(graph_def(folder / f"{name}.json").SerializeToString())
-        model = tf.saved_model.load_frozen_graph(file)
+        model = tf.saved_model.load_graph_model(folder / f"{name}.json")
         feeds = pictures(model.inputs)
-        found = model.session.run(model.outputs, {model.inputs[key]: feeds[key] for key in feeds})
+        found = model.run(feeds)
         assert all(np.isfinite(value).all() for value in found.values())
-        given = {f"in/{key}": value for key, value in feeds.items()}
-        np.savez(tmp_path / f"{name}.npz", **given, **{f"out/{key}": value for key, value in found.items()})
+        given = {f"in/{model.inputs[key].name}": value for key, value in feeds.items()}
+        given |= {f"out/{model.outputs[key].name}": value for key, value in found.items()}
+        np.savez(tmp_path / f"{name}.npz", **given)
+        (tmp_path / f"{name}.pb").write_bytes(
+            read_graph_model(str(folder / f"{name}.json"))[0].SerializeToString()
+        )
     if INTERPRETER is None:
         return
     names = [name for name in GRAPHS if name not in OURS_ALONE]
     command = [INTERPRETER, "-c", _RUNS, str(tmp_path), *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
     assert done.stdout.split("\n")[:-1] == [f"same {name}" for name in names], done.stderr[-2000:]
+
+
+SNIPPETS = [
+    b"import os\n\nclass A:\n    def f(self, x):\n        return [y for y in x if y is not None]\n",
+    b'#include <stdio.h>\n\nint main(void) {\n  printf("%d\\n", 3);\n  return 0;\n}\n',
+    b"SELECT name, count(*) FROM t WHERE a > 3 GROUP BY name ORDER BY 2 DESC;\n",
+    b"<html><body><p class='a'>text</p></body></html>",
+    b"x",
+]
+
+_GUESSES = """
+import sys, json, tensorflow as tf
+model = tf.saved_model.load(sys.argv[1])
+scores = model.signatures["serving_default"](tf.constant(json.loads(sys.argv[2])))["scores"]
+print(json.dumps(scores.numpy().tolist()))
+"""
+
+
+def test_languages_are_guessed_as_tensorflow_guesses_them() -> None:
+    """By the estimator's SavedModel, and by its form for TensorFlow.js, with weights of 8 bits."""
+    saved, converted = folder_of("guesslang"), folder_of("@vscode/vscode-languagedetection")
+    if not (saved.is_dir() and converted.is_dir()):
+        pytest.skip("guesslang is not there: python -m tests.models.fetch")
+    texts = np.array(SNIPPETS, object)
+    model = tf.saved_model.load_model(str(saved / "model"))
+    found = model.signatures["serving_default"](inputs=texts)
+    best = [row[np.argmax(scores)] for row, scores in zip(found["classes"], found["scores"], strict=True)]
+    assert best[:4] == [b"py", b"c", b"sql", b"html"]
+    other = tf.saved_model.load_graph_model(converted / "model.json")(inputs=texts)
+    assert other["classes"].tolist() == found["classes"].tolist()
+    np.testing.assert_allclose(other["scores"], found["scores"], 0.1)
+    if INTERPRETER is not None:
+        command = [INTERPRETER, "-c", _GUESSES, str(saved / "model")]
+        command.append(json.dumps([text.decode() for text in SNIPPETS]))
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+        np.testing.assert_allclose(found["scores"], json.loads(done.stdout.split("\n")[-2]), 1e-4)
 
 
 def test_a_saved_model_gives_what_its_onnx_form_gives() -> None:
