@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
+import flowrt as tf
 from flowrt import dtypes
 from flowrt.device.llvm import host_pool
 from flowrt.device.onednn import onednn, primitives
@@ -382,6 +383,54 @@ def test_large_products_and_convolutions_are_the_librarys(monkeypatch: pytest.Mo
     own(ops["AvgPool"], x, ksize=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID")
     assert len(done) == 6
     assert not any("ref" in implementation for implementation in done)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The implementations of the primitives that are made from now on, of shapes that no other test has."""
+    found: list[str] = []
+    make = primitives.Primitive.__init__
+
+    def record(primitive: Any, *arguments: Any) -> None:
+        make(primitive, *arguments)
+        found.append(primitive.implementation)
+
+    monkeypatch.setattr(primitives.Primitive, "__init__", record)
+    return found
+
+
+@pytest.mark.parametrize(
+    "x_shape, order, filter_shape, data_format",
+    [
+        pytest.param((1, 41, 8, 32), (0, 3, 1, 2), (3, 39, 8, 8), "NHWC", id="turned images"),
+        pytest.param((1, 8, 32, 41), (0, 1, 2, 3), (3, 39, 8, 8), "NCHW", id="few channels"),
+        pytest.param((1, 8, 33, 47), (0, 1, 2, 3), (5, 5, 8, 1), "NCHW", id="to one channel"),
+        pytest.param((3, 72, 1, 1), (0, 1, 2, 3), (1, 3, 72, 40), "NCHW", id="one pixel"),
+    ],
+)
+def test_convolutions_that_layouts_could_make_slow(
+    x_shape: Any, order: Any, filter_shape: Any, data_format: str, made: list[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(x_shape).astype(np.float32).transpose(order)
+    filter = rng.standard_normal(filter_shape).astype(np.float32)
+    check(registered_ops()["Conv2D"], x, filter, **{**PLAIN, "data_format": data_format})
+    assert made
+    assert not [each for each in made if each.startswith(primitives.SLOW)]
+
+
+def test_a_pixel_with_an_epilogue_is_not_unfolded(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bias of one pixel is a vector: not a whole image with its channels first."""
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    rng = np.random.default_rng(0)
+    x, filter, bias = (rng.standard_normal(s).astype(np.float32) for s in ((1, 1, 1, 88), (1, 1, 88, 56), 56))
+    with tf.Graph().as_default(), tf.Session() as session:
+        fed = tf.placeholder(tf.float32, [1, 1, 1, 88])
+        y = tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(fed, filter, 1, "VALID"), bias))
+        found = session.run(y, {fed: x})
+    np.testing.assert_allclose(found[0, 0, 0], np.maximum(x[0, 0, 0] @ filter[0, 0] + bias, 0), 1e-4, 1e-4)
+    assert made
+    assert not [each for each in made if each.startswith(primitives.SLOW)]
 
 
 def test_threads_may_call_at_once() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache, wraps
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeAlias, final
@@ -68,6 +69,12 @@ SOURCE_GRADIENT, TARGET_GRADIENT, FILTER_GRADIENT = 129, 145, 161
 SCALE_GRADIENT, SHIFT_GRADIENT = 255, 256
 """DNNL_ARG_*"""
 
+REFERENCE, GEMM = "ref", "x64:gemm"
+SLOW = REFERENCE, GEMM
+"""Implementations of convolutions that other layouts may do without: plain loops, and a product of unfolded
+images. 8 to 8 channels by 3x39 taps take 115 ms by the product, and 19 with the channels last, with copies.
+"""
+
 ITEMSIZE = 4
 
 NO_CONSTANTS: Mapping[int, int] = MappingProxyType({})
@@ -105,6 +112,15 @@ class Layout(NamedTuple):
     def wanted(self, given: Handle) -> Handle:
         """Descriptor requested for a primitive: ``given``, unless the layout is free."""
         return library().descriptor(self.shape, None) if self.is_free else given
+
+    def channels_last(self) -> Layout:
+        """Layout of images of this shape with the channels last, without gaps. Where there is one channel, or
+        one pixel, an array's own strides say nothing: the library takes them for those of another layout.
+        """
+        channels, *spatial = self.shape[1:]
+        nbytes = ITEMSIZE * np.cumprod([1, channels, *spatial[::-1]])
+        channel, *pixels, image = nbytes.tolist()
+        return Layout(self.shape, (image, channel, *pixels[::-1]))
 
 
 class Axis(NamedTuple):
@@ -186,7 +202,20 @@ def convolution(
     """
     others = [_Operand(_argument_of(i), op.other) for i, op in enumerate(then) if isinstance(op, Combination)]
     operands = _Operand(SOURCE, x), _Operand(FILTER, filter), _Operand(TARGET, y, True), *others
-    return lambda given: _forward(given[:3], axes, _post_ops(then, given[3:])), operands
+
+    def describe(given: list[Handle]) -> Handle:
+        post_ops, found = _post_ops(then, given[3:]), list[Handle]()
+        last = [layout.channels_last().descriptor() for layout in (x, y)]
+        for images in ([given[0], given[2]], last):
+            with suppress(Unsupported):
+                found.append(_forward([images[0], given[1], images[1]], axes, post_ops))
+                if not library().implementation(found[-1]).startswith(SLOW):
+                    return found[-1]
+        if not found:
+            raise Unsupported("convolution")
+        return found[0]
+
+    return describe, operands
 
 
 def _argument_of(post_op: int) -> int:
@@ -388,7 +417,7 @@ class Primitive:
         self.given = [operand.layout.descriptor() for operand in operands]
         self.descriptor = describe([o.layout.wanted(d) for o, d in zip(operands, self.given, strict=True)])
         self.implementation = dnnl.implementation(self.descriptor)
-        if self.implementation.startswith("ref"):
+        if self.implementation.startswith(REFERENCE):
             raise Unsupported(self.implementation)
         self.handle = dnnl.create("primitive", self.descriptor)
         self.copies = list(filter(None, map(self._copy, range(len(operands)))))

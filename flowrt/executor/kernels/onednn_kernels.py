@@ -232,7 +232,7 @@ def _images(array: Array, is_last: bool) -> Array:
 def _image_layout(images: Array) -> Layout:
     """Channels-last stays as it is: it is among the fastest, and a copy is saved."""
     is_last = images.transpose(0, *range(2, images.ndim), 1).flags.c_contiguous
-    return layout_of(images, is_free=not is_last)
+    return layout_of(images).channels_last() if is_last else layout_of(images, is_free=True)
 
 
 # --- convolution with an epilogue
@@ -271,7 +271,7 @@ def _post_ops(epilogue: Epilogue, others: Sequence[Array], images: Array) -> _Th
         if other.shape != images.shape:
             other = _by_channels(other, images)
         _check(other)
-        post_ops.append(Combination(kind, layout_of(other)))
+        post_ops.append(Combination(kind, _image_layout(other)._replace(is_free=False)))
         operands.append(other)
 
     is_last = not channels_first(epilogue.conv.attrs["data_format"])
