@@ -87,8 +87,10 @@ def _complete(node: Any, weights: Mapping[str, Array]) -> None:
             tensor.string_val.extend(array.reshape(-1).tolist())
         else:
             wanted = np.dtype(as_dtype(tensor.dtype).as_numpy_dtype)
-            casting = "unsafe" if {array.dtype.kind, wanted.kind} <= set("iu") else "same_kind"
-            tensor.tensor_content = array.astype(wanted, casting=casting).tobytes()
+            is_integer = {array.dtype.kind, wanted.kind} <= set("iu")
+            if not is_integer and not np.can_cast(array.dtype, wanted, "same_kind"):
+                raise TypeError(f"weight {node.name!r}: expected {wanted.name}; got {array.dtype.name}")
+            tensor.tensor_content = array.astype(wanted).tobytes()
     elif node.op == "Prelu":  # an operation of TensorFlow.js alone
         node.attr["T"].type = dtypes.float32.as_datatype_enum
     elif node.op == "_FusedConv2D" and "TArgs" not in node.attr:  # a newer attribute of TensorFlow's

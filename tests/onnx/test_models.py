@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
@@ -146,6 +147,31 @@ def test_recurrent_layers_unrolled_or_as_loops(steps: int, direction: str) -> No
             parts = {i.name: onnx.numpy_helper.to_array(i)[1:] for i in model.graph.initializer}
             alone = model_of(reverse, [info("x", [steps, 2, width])], [info("y", None)], **parts)
             np.testing.assert_allclose(loaded["y"][:, 1:], load(alone).run([x])["y"], rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "filters", "attributes"),
+    [
+        pytest.param([5], [4, 3, 2], {"strides": [2]}, id="blocks"),
+        pytest.param([4, 6], [4, 3, 3, 4], {"strides": [2, 3], "pads": [1, 3, 2, 0]}, id="cut"),
+        pytest.param([3, 4], [4, 2, 4, 3], {"strides": [3, 1], "group": 2, "dilations": [2, 2]}, id="groups"),
+        pytest.param(
+            [3, 3], [4, 3, 2, 1], {"strides": [4, 2], "output_padding": [3, 1]}, id="more than read"
+        ),
+        pytest.param([2, 3, 2], [4, 1, 3, 2, 3], {"strides": [2, 2, 1]}, id="volumes"),
+        pytest.param([3, 4], [4, 1, 3, 3], {"strides": [2, 2], "auto_pad": "SAME_UPPER"}, id="same"),
+    ],
+)
+def test_transposed_convolutions(sizes: Any, filters: Any, attributes: dict[str, Any]) -> None:
+    rng = np.random.default_rng(0)
+    w, b = (rng.normal(size=s).astype(np.float32) for s in (filters, filters[1] * attributes.get("group", 1)))
+    node = helper.make_node("ConvTranspose", ["x", "w", "b"], ["y"], **attributes)
+    model = model_of([node], [info("x", ["n", 4, *sizes])], [info("y", None)], w=w, b=b)
+    x = rng.normal(size=(2, 4, *sizes)).astype(np.float32)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    np.testing.assert_allclose(load(model).run({"x": x})["y"], session.run(None, {"x": x})[0], 1e-4, 1e-4)
 
 
 def test_a_loop_that_ends_by_its_values() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -126,24 +127,71 @@ def _grouped(x: Value, w: Value, strides: Any, dilations: Any, before: Any, afte
 
 @handles("ConvTranspose")
 def conv_transpose(node: Node, x: Value, w: Value, bias: Value = None) -> Value:
-    """Zeros between the elements of ``x``, then a convolution with the filter turned round."""
-    spatial = rank_of(x) - 2
+    """One convolution, which has the filters of each phase of the output as channels, and their results
+    interleaved: no zeros are multiplied ("sub-pixel convolution", Shi et al., 2016).
+
+    Along a dimension, y[s p + r] is the sum of x[p - j] w[s j + r] over j, for stride s and phase r < s.
+    """
+    spatial, groups = rank_of(x) - 2, node.get("group", 1)
     kernel, sizes = shape_of(w)[2:], shape_of(x)[2:]
     strides = node.get("strides", [1] * spatial)
     dilations = node.get("dilations", [1] * spatial)
     extra = node.get("output_padding", [0] * spatial)
     before, after = _transposed_pads(node, sizes, kernel, strides, dilations, extra)
-    spans = [(k - 1) * d for k, d in zip(kernel, dilations, strict=True)]
-    x = _spread(x, strides)
-    lower = [span - b for span, b in zip(spans, before, strict=True)]
-    upper = [span - a + e for span, a, e in zip(spans, after, extra, strict=True)]
-    x = padded(x, [0, 0, *lower], [0, 0, *upper])
-    groups = node.get("group", 1)
-    turned = tf.reverse(w, list(range(2, spatial + 2)))  # [c, out / groups, ...]
-    swapped = [tf.transpose(part, [1, 0, *range(2, spatial + 2)]) for part in tf.split(turned, groups, 0)]
-    filters = swapped[0] if groups == 1 else tf.concat(swapped, 0)
-    none = [0] * spatial
-    return convolve(x, filters, [1] * spatial, dilations, none, none, groups, bias)
+    whole = [
+        s * (n - 1) + (k - 1) * d + 1 + e
+        for s, n, k, d, e in zip(strides, sizes, kernel, dilations, extra, strict=True)
+    ]
+    end = [size - a for size, a in zip(whole, after, strict=True)]
+    steps = [1 if s > 1 else d for s, d in zip(strides, dilations, strict=True)]
+    w = _spread(w, [d // step for d, step in zip(dilations, steps, strict=True)])
+    filters = _filters_of_phases(w, strides, groups)
+    first = [b // s for b, s in zip(before, strides, strict=True)]
+    last = [-(-e // s) for e, s in zip(end, strides, strict=True)]
+    spans = [(m - 1) * step for m, step in zip(shape_of(filters)[2:], steps, strict=True)]
+    lower = [span - p for span, p in zip(spans, first, strict=True)]
+    upper = [p - n for p, n in zip(last, sizes, strict=True)]
+    x = padded(x, [0, 0, *[min(v, 0) for v in lower]], [0, 0, *[min(v, 0) for v in upper]])
+    if bias is not None:
+        bias = tf.reshape(tf.tile(tf.reshape(bias, [groups, 1, -1]), [1, math.prod(strides), 1]), [-1])
+    pads = [max(v, 0) for v in lower], [max(v, 0) for v in upper]
+    y = _interleaved(convolve(x, filters, [1] * spatial, steps, *pads, groups, bias), strides, groups)
+    early = [p * s - b for p, s, b in zip(first, strides, before, strict=True)]
+    late = [e - p * s for p, s, e in zip(last, strides, end, strict=True)]
+    return padded(y, [0, 0, *early], [0, 0, *late])
+
+
+def _filters_of_phases(w: Value, strides: Sequence[int], groups: int) -> Value:
+    """Filters [groups * phases * out / groups, c / groups, ...] of ``w`` [c, out / groups, ...]."""
+    spatial = len(strides)
+    channels, outs, *kernel = shape_of(w)
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    missing = [m * s - k for m, s, k in zip(taps, strides, kernel, strict=True)]
+    by_phase = [size for m, s in zip(taps, strides, strict=True) for size in (m, s)]
+    w = tf.reshape(padded(w, [0] * (2 + spatial), [0, 0, *missing]), [channels, outs, *by_phase])
+    taps_at, phases_at = range(2, 2 + 2 * spatial, 2), range(3, 3 + 2 * spatial, 2)
+    turned = tf.transpose(tf.reverse(w, list(taps_at)), [*phases_at, 1, 0, *taps_at])
+    parts = tf.split(turned, groups, spatial + 1)
+    flat = [tf.reshape(part, [math.prod(strides) * outs, channels // groups, *taps]) for part in parts]
+    return flat[0] if groups == 1 else tf.concat(flat, 0)
+
+
+def _interleaved(y: Value, strides: Sequence[int], groups: int) -> Value:
+    """[n, groups * phases * c, ...] with the phases beside each other. It is done with the channels last, as
+    a library leaves them.
+    """
+    if math.prod(strides) == 1:
+        return y
+    spatial = len(strides)
+    n, _, *sizes = shape_of(y)
+    to_last = [0, *range(2, 2 + spatial), 1]
+    phases = tf.reshape(tf.transpose(y, to_last), [n, *sizes, groups, *strides, -1])
+    sides = [axis for i in range(spatial) for axis in (1 + i, 2 + spatial + i)]
+    order = [0, *sides, 1 + spatial, 2 + 2 * spatial]
+    wide = [size * s for size, s in zip(sizes, strides, strict=True)]
+    channels = shape_of(y)[1] // math.prod(strides)
+    last = tf.reshape(tf.transpose(phases, order), [n, *wide, channels])
+    return tf.transpose(last, [0, 1 + spatial, *range(1, 1 + spatial)])
 
 
 def _transposed_pads(
