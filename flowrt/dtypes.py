@@ -7,7 +7,7 @@ Rule of this file: a `DType` is interned, so identity is equality. The numbers a
 from __future__ import annotations
 
 import re
-from typing import Any, final
+from typing import Any, Literal, TypeAlias, final
 
 import ml_dtypes
 import numpy as np
@@ -168,6 +168,16 @@ _BY_TYPE: dict[type, DType] = {
     bytes: string,
     object: string,
 }
+
+DTypeName: TypeAlias = Literal[
+    "bfloat16", "bool", "complex128", "complex64", "double", "float", "float16", "float32", "float64", "half",
+    "int16", "int32", "int64", "int8", "resource", "string", "uint16", "uint32", "uint64", "uint8", "variant",
+]  # fmt: skip
+DTypeLike: TypeAlias = (
+    "DType | DTypeName | np.dtype[Any] | type[np.generic] | type[complex] | type[float] | type[int] |"
+    " type[bool] | type[str] | type[bytes]"
+)
+"""A dtype as users write it: see `as_dtype`."""
 
 
 def domain(text: str) -> frozenset[DType]:

@@ -6,6 +6,7 @@ The core, in this folder:
     op_help                  the signature and the doc of an op for `inspect.signature` and `help`
     shapes                   the shape lattice
     node, topology           `Node`, `Subgraph`: the immutable form; edges are names
+    typing                   what converts to a tensor, for annotations
     source                   the user's line behind an operation
     tf1_signatures           functions with renamed arguments, and with arguments that a family shares
     effects, partial_value   effects of a node; small values that shapes are made of

@@ -1,0 +1,60 @@
+"""Types of arguments that convert to a tensor, for annotations.
+
+    def scale(x: NumericLike, factor: float = 2.0) -> Tensor: ...
+
+`flowrt.typing` has them for scripts, with `DTypeLike` and `ShapeLike`. They tell a type checker what
+`convert_to_tensor` accepts; nothing checks them when a script runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from flowrt.graph.shapes import Dimension, TensorShape
+
+if TYPE_CHECKING:
+    from flowrt.graph.construction.operation import Tensor
+
+Item_co = TypeVar("Item_co", covariant=True)
+
+
+class SupportsTensor(Protocol):
+    """A variable, a value of a strategy, or another object that stands for a tensor."""
+
+    def __flowrt_tensor__(self) -> Tensor: ...
+
+
+class SupportsArray(Protocol):
+    """An object that NumPy converts to an array: an array, a scalar of NumPy's, a data frame."""
+
+    def __array__(self) -> np.ndarray[Any, Any]: ...
+
+
+class NestedSequence(Protocol[Item_co]):
+    """Lists and tuples of items, nested to any depth; no strings, which are sequences of themselves.
+
+    A string's ``__contains__`` takes strings only, so that it does not match this protocol.
+    """
+
+    def __len__(self, /) -> int: ...
+    def __getitem__(self, index: int, /) -> Item_co | NestedSequence[Item_co]: ...
+    def __contains__(self, item: object, /) -> bool: ...
+    def __iter__(self, /) -> Iterator[Item_co | NestedSequence[Item_co]]: ...
+    def __reversed__(self, /) -> Iterator[Item_co | NestedSequence[Item_co]]: ...
+
+
+Number: TypeAlias = "Tensor | SupportsTensor | SupportsArray | Dimension | complex"
+"""One number, or a tensor or an array of numbers. ``complex`` includes float, int and bool."""
+
+NumericLike: TypeAlias = "Number | TensorShape | NestedSequence[Number]"
+"""A value that converts to a tensor of numbers or bools: a tensor, a variable, an array, a number, or a list
+of those, nested to any depth."""
+
+TensorLike: TypeAlias = "NumericLike | str | bytes | NestedSequence[Number | str | bytes]"
+"""A value that converts to a tensor: as `NumericLike`, or with strings."""
+
+Ints: TypeAlias = int | Sequence[int]
+"""One integer for all spatial dimensions, or one for each."""
