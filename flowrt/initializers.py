@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.build import constant_tensor
@@ -29,6 +29,7 @@ from flowrt.graph.ops.linalg.matrix_parts import diag_part, eye
 from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import misuse, user_line
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import global_variables_initializer as global_variables
 from flowrt.variables.variable import local_variables_initializer as local_variables
@@ -43,7 +44,7 @@ class Initializer:
 
     allowed: ClassVar[frozenset[DType]] = dtypes.FLOATING
 
-    def __init__(self, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, dtype: DTypeLike = dtypes.float32) -> None:
         self.dtype = self._checked(dtype)
 
     def _checked(self, dtype: Any) -> DType:
@@ -95,7 +96,9 @@ class Constant(Initializer):
 
     allowed = dtypes.ANY
 
-    def __init__(self, value: Any = 0, dtype: Any = dtypes.float32, verify_shape: bool = False) -> None:
+    def __init__(
+        self, value: NumericLike = 0, dtype: DTypeLike = dtypes.float32, verify_shape: bool = False
+    ) -> None:
         super().__init__(dtype)
         self.value, self.verify_shape = value, verify_shape
 
@@ -120,13 +123,19 @@ class RandomUniform(Initializer):
     allowed = dtypes.FLOATING | dtypes.INDEX
 
     def __init__(
-        self, minval: Any = 0.0, maxval: Any = None, seed: int | None = None, dtype: Any = dtypes.float32
+        self,
+        minval: NumericLike = 0.0,
+        maxval: NumericLike | None = None,
+        seed: int | None = None,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         self.minval, self.maxval, self.seed = minval, maxval, seed
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        low = int(self.minval) if dtype.is_integer and isinstance(self.minval, float) else self.minval
+        low: Any = self.minval
+        if dtype.is_integer and isinstance(low, float):
+            low = int(low)
         return random_ops.random_uniform(shape, low, self.maxval, dtype, self.seed)
 
 
@@ -134,7 +143,11 @@ class RandomNormal(Initializer):
     """Normal with ``mean`` and ``stddev``."""
 
     def __init__(
-        self, mean: Any = 0.0, stddev: Any = 1.0, seed: int | None = None, dtype: Any = dtypes.float32
+        self,
+        mean: NumericLike = 0.0,
+        stddev: NumericLike = 1.0,
+        seed: int | None = None,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         self.mean, self.stddev, self.seed = mean, stddev, seed
@@ -172,7 +185,7 @@ class VarianceScaling(Initializer):
         mode: str = "fan_in",
         distribution: str = "truncated_normal",
         seed: int | None = None,
-        dtype: Any = dtypes.float32,
+        dtype: DTypeLike = dtypes.float32,
     ) -> None:
         super().__init__(dtype)
         distribution = distribution.lower()
@@ -203,14 +216,14 @@ class VarianceScaling(Initializer):
 class GlorotUniform(VarianceScaling):
     """Uniform in +-sqrt(6 / (fan in + fan out)) (Glorot and Bengio 2010): the default of `get_variable`."""
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "uniform", seed, dtype)
 
 
 class GlorotNormal(VarianceScaling):
     """Truncated normal of variance 2 / (fan in + fan out) (Glorot and Bengio 2010)."""
 
-    def __init__(self, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(1.0, "fan_avg", "truncated_normal", seed, dtype)
 
 
@@ -239,7 +252,9 @@ class UniformUnitScaling(Initializer):
     scale.
     """
 
-    def __init__(self, factor: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(
+        self, factor: float = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32
+    ) -> None:
         super().__init__(dtype)
         self.factor, self.seed = factor, seed
 
@@ -259,7 +274,7 @@ class Orthogonal(Initializer):
 
     allowed = frozenset((dtypes.float32, dtypes.float64))
 
-    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, gain: float = 1.0, seed: int | None = None, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(dtype)
         self.gain, self.seed = gain, seed
 
@@ -279,7 +294,7 @@ class Orthogonal(Initializer):
 class Identity(Initializer):
     """``gain`` on the main diagonal of a matrix. Raises `InvalidArgumentError` for other shapes."""
 
-    def __init__(self, gain: float = 1.0, dtype: Any = dtypes.float32) -> None:
+    def __init__(self, gain: float = 1.0, dtype: DTypeLike = dtypes.float32) -> None:
         super().__init__(dtype)
         self.gain = gain
 
@@ -311,7 +326,7 @@ glorot_normal_initializer = GlorotNormal
 
 
 def xavier_initializer(
-    uniform: bool = True, seed: int | None = None, dtype: Any = dtypes.float32
+    uniform: bool = True, seed: int | None = None, dtype: DTypeLike = dtypes.float32
 ) -> VarianceScaling:
     """Glorot's initializer under the name of ``contrib.layers``."""
     return GlorotUniform(seed, dtype) if uniform else GlorotNormal(seed, dtype)

@@ -1,5 +1,7 @@
 """``flowrt.linalg``: TensorFlow's names of this namespace."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from flowrt.graph.construction.graph import Tensor
@@ -23,10 +25,11 @@ from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.moments import l2_normalize
 from flowrt.graph.ops.nn.norms import global_norm, norm
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 
 
-def adjoint(matrix: Any, name: str | None = None) -> Tensor:
+def adjoint(matrix: NumericLike, name: str | None = None) -> Tensor:
     """The last two axes exchanged, conjugated."""
     return transpose(matrix, name=name or "adjoint", conjugate=True)
 

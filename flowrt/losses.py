@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
@@ -31,20 +31,27 @@ from flowrt.graph.ops.nn.losses import (
 from flowrt.graph.shapes import compatible
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, tf1_names, with_parameters
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES
 
 
+ReductionName: TypeAlias = Literal[
+    "none", "weighted_sum", "weighted_sum_over_batch_size", "weighted_mean", "weighted_sum_by_nonzero_weights"
+]
+
+
 class Reduction:
     """Reductions of the weighted losses of a batch."""
 
-    NONE = "none"
-    SUM = "weighted_sum"
-    SUM_OVER_BATCH_SIZE = "weighted_sum_over_batch_size"
-    MEAN = "weighted_mean"
-    SUM_OVER_NONZERO_WEIGHTS = SUM_BY_NONZERO_WEIGHTS = "weighted_sum_by_nonzero_weights"
+    NONE: Final = "none"
+    SUM: Final = "weighted_sum"
+    SUM_OVER_BATCH_SIZE: Final = "weighted_sum_over_batch_size"
+    MEAN: Final = "weighted_mean"
+    SUM_BY_NONZERO_WEIGHTS: Final = "weighted_sum_by_nonzero_weights"
+    SUM_OVER_NONZERO_WEIGHTS: Final = SUM_BY_NONZERO_WEIGHTS
 
     @classmethod
     def validate(cls, key: str) -> None:
@@ -59,10 +66,10 @@ class Reduction:
 
 def compute_weighted_loss(
     losses: Any,
-    weights: Any = 1.0,
+    weights: NumericLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _COLLECTION,
-    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+    reduction: ReductionName = Reduction.SUM_BY_NONZERO_WEIGHTS,
 ) -> Tensor:
     """``losses * weights``, reduced to a scalar; ``weights`` must broadcast to ``losses``.
 
@@ -118,14 +125,10 @@ def _loss(
         scope = default_scope or losses_of.__name__
         parameters = parameters_of(losses_of)
         early = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
-        late = [optional(p.name, p.default) for p in parameters if p.kind is p.KEYWORD_ONLY]
-        options = {
-            "weights": 1.0,
-            "scope": None,
-            "loss_collection": _COLLECTION,
-            "reduction": Reduction.SUM_BY_NONZERO_WEIGHTS,
-        }
-        weights, *last = (optional(name, default) for name, default in options.items())
+        late = [optional(p.name, p.default, p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY]
+        own = parameters_of(compute_weighted_loss)[1:]
+        options = {p.name: p.default for p in own}
+        weights, *last = own
 
         def loss(given: dict[str, Any]) -> Tensor:
             weights, name, *rest = (given.pop(option, default) for option, default in options.items())
@@ -141,13 +144,13 @@ def _loss(
 
 
 @_loss()
-def absolute_difference(labels: Any, predictions: Any) -> Tensor:
+def absolute_difference(labels: NumericLike, predictions: NumericLike) -> Tensor:
     """The mean of ``|labels - predictions|``."""
     return absolute(subtract(predictions, labels))
 
 
 @_loss()
-def mean_squared_error(labels: Any, predictions: Any) -> Tensor:
+def mean_squared_error(labels: NumericLike, predictions: NumericLike) -> Tensor:
     """The mean of ``(labels - predictions)^2``."""
     return squared_difference(predictions, labels)
 
@@ -159,7 +162,7 @@ def log_loss(labels: Tensor, predictions: Tensor, *, epsilon: float = 1e-7) -> T
 
 
 @_loss()
-def huber_loss(labels: Any, predictions: Any, *, delta: float = 1.0) -> Tensor:
+def huber_loss(labels: NumericLike, predictions: NumericLike, *, delta: float = 1.0) -> Tensor:
     """Huber loss: quadratic up to an error of ``delta``, linear above (Huber 1964)."""
     error = absolute(subtract(predictions, labels))
     quadratic = minimum(error, delta)
@@ -167,14 +170,14 @@ def huber_loss(labels: Any, predictions: Any, *, delta: float = 1.0) -> Tensor:
 
 
 @_loss()
-def hinge_loss(labels: Any, logits: Any) -> Tensor:
+def hinge_loss(labels: Tensor, logits: Tensor) -> Tensor:
     """The mean of ``max(0, 1 - (2 labels - 1) * logits)`` for labels 0 and 1."""
     return maximum(1 - (2 * labels - 1) * logits, 0.0)
 
 
 @tf1_names(axis="dim")
 @_loss("cosine_distance_loss")
-def cosine_distance(labels: Any, predictions: Any, axis: int | None = None) -> Tensor:
+def cosine_distance(labels: Tensor, predictions: Tensor, axis: int | None = None) -> Tensor:
     """One minus the inner product along ``axis`` of vectors of length one."""
     if axis is None:
         raise misuse("cosine_distance: expected an axis; got none")
@@ -182,18 +185,22 @@ def cosine_distance(labels: Any, predictions: Any, axis: int | None = None) -> T
 
 
 @_loss("sigmoid_cross_entropy_loss")
-def sigmoid_cross_entropy(multi_class_labels: Any, logits: Any, *, label_smoothing: float = 0) -> Tensor:
+def sigmoid_cross_entropy(
+    multi_class_labels: NumericLike, logits: NumericLike, *, label_smoothing: float = 0
+) -> Tensor:
     """See `nn.sigmoid_cross_entropy_with_logits`; smoothing moves labels towards one half."""
-    labels = multi_class_labels
+    labels = convert_to_tensor(multi_class_labels)
     if label_smoothing:
         labels = labels * (1 - label_smoothing) + 0.5 * label_smoothing
     return sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 @_loss("softmax_cross_entropy_loss")
-def softmax_cross_entropy(onehot_labels: Any, logits: Any, *, label_smoothing: float = 0) -> Tensor:
+def softmax_cross_entropy(
+    onehot_labels: NumericLike, logits: NumericLike, *, label_smoothing: float = 0
+) -> Tensor:
     """See `nn.softmax_cross_entropy_with_logits`; smoothing moves labels towards the uniform distribution."""
-    labels = onehot_labels
+    labels, logits = convert_to_tensor(onehot_labels), convert_to_tensor(logits)
     if label_smoothing:
         classes = cast(shape(labels)[1], logits.dtype)
         labels = labels * (1 - label_smoothing) + label_smoothing / classes
@@ -201,15 +208,15 @@ def softmax_cross_entropy(onehot_labels: Any, logits: Any, *, label_smoothing: f
 
 
 @_loss("sparse_softmax_cross_entropy_loss", paired=False)
-def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Tensor:
+def sparse_softmax_cross_entropy(labels: NumericLike, logits: NumericLike) -> Tensor:
     """See `nn.sparse_softmax_cross_entropy_with_logits`."""
     return sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
 def mean_pairwise_squared_error(
-    labels: Any,
-    predictions: Any,
-    weights: Any = 1.0,
+    labels: NumericLike,
+    predictions: NumericLike,
+    weights: NumericLike = 1.0,
     scope: str | None = None,
     loss_collection: str | None = _COLLECTION,
 ) -> Tensor:

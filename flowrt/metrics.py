@@ -25,6 +25,7 @@ from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.ops.linalg.matrix_parts import diag_part
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
+from flowrt.graph.typing import TensorLike
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
@@ -111,14 +112,16 @@ def _mean(
 
 
 @_metric
-def mean(to: _Destination, values: Any, weights: Any = None) -> Pair:
+def mean(to: _Destination, values: Any, weights: TensorLike | None = None) -> Pair:
     """The weighted mean of all values seen since the local variables were initialized."""
     with to.scope("mean"):
         return _mean(to, values, weights)
 
 
 @_metric
-def accuracy(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def accuracy(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     """The fraction of ``predictions`` equal to ``labels``."""
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
     ranks = {predictions.shape.rank, labels.shape.rank}
@@ -132,7 +135,9 @@ def accuracy(to: _Destination, labels: Any, predictions: Any, weights: Any = Non
 
 
 @_metric
-def mean_squared_error(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def mean_squared_error(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     predictions = convert_to_tensor(predictions)
     errors = squared_difference(predictions, cast(convert_to_tensor(labels), predictions.dtype))
     with to.scope("mean_squared_error"):
@@ -140,7 +145,9 @@ def mean_squared_error(to: _Destination, labels: Any, predictions: Any, weights:
 
 
 @_metric
-def mean_absolute_error(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def mean_absolute_error(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     predictions = convert_to_tensor(predictions)
     errors = absolute(predictions - cast(convert_to_tensor(labels), predictions.dtype))
     with to.scope("mean_absolute_error"):
@@ -148,7 +155,9 @@ def mean_absolute_error(to: _Destination, labels: Any, predictions: Any, weights
 
 
 @_metric
-def root_mean_squared_error(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def root_mean_squared_error(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     with to.scope("root_mean_squared_error"):
         predictions = cast(convert_to_tensor(predictions), float32)
         errors = squared_difference(predictions, cast(convert_to_tensor(labels), float32))
@@ -168,14 +177,18 @@ def _hits(labels: Any, predictions: Any, weights: Any, of: str) -> tuple[Tensor,
 
 
 @_metric
-def precision(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def precision(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     """True positives among the predicted positives."""
     with to.scope("precision"):
         return _ratio(to, *_hits(labels, predictions, weights, "predicted"))
 
 
 @_metric
-def recall(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
+def recall(
+    to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
+) -> Pair:
     """True positives among the actual positives."""
     with to.scope("recall"):
         return _ratio(to, *_hits(labels, predictions, weights, "actual"))
@@ -204,7 +217,9 @@ false_negatives = _counts("false_negatives", lambda a, p: logical_and(a, logical
 
 
 @_metric
-def percentage_below(to: _Destination, values: Any, threshold: float, weights: Any = None) -> Pair:
+def percentage_below(
+    to: _Destination, values: Any, threshold: float, weights: TensorLike | None = None
+) -> Pair:
     """The fraction of the values below ``threshold``, from 0 to 1."""
     below = cast(less(convert_to_tensor(values), threshold), float32)
     with to.scope("percentage_below_threshold"):
@@ -212,7 +227,13 @@ def percentage_below(to: _Destination, values: Any, threshold: float, weights: A
 
 
 @_metric
-def mean_iou(to: _Destination, labels: Any, predictions: Any, num_classes: int, weights: Any = None) -> Pair:
+def mean_iou(
+    to: _Destination,
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: int,
+    weights: TensorLike | None = None,
+) -> Pair:
     """Intersection over union, averaged over the classes that occur. The update is the confusion matrix."""
     with to.scope("mean_iou"):
         total = _total("total_confusion_matrix", [num_classes, num_classes])
@@ -232,9 +253,9 @@ def _mean_iou_of(matrix: Tensor) -> Tensor:
 
 
 def auc(
-    labels: Any,
-    predictions: Any,
-    weights: Any = None,
+    labels: TensorLike,
+    predictions: TensorLike,
+    weights: TensorLike | None = None,
     num_thresholds: int = 200,
     metrics_collections: Any = None,
     updates_collections: Any = None,

@@ -31,6 +31,7 @@ from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.filling import zeros
 from flowrt.graph.ops.random.random_ops import set_random_seed
 from flowrt.graph.tf1_signatures import passing_on
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import Variable
 
@@ -250,7 +251,7 @@ class TestCase(unittest.TestCase):
         self.assertEqual(first.shape, second.shape, msg)
         np.testing.assert_array_equal(first, second, err_msg=msg or "")
 
-    def assertNotAllEqual(self, a: Any, b: Any, msg: Any = None) -> None:
+    def assertNotAllEqual(self, a: NumericLike, b: NumericLike, msg: Any = None) -> None:
         with self.assertRaises(AssertionError, msg=msg):
             self.assertAllEqual(a, b)
 

@@ -17,7 +17,7 @@ from flowrt.contrib.optimize_loss import (
     adaptive_clipping_fn,
     optimize_loss,
 )
-from flowrt.dtypes import float32
+from flowrt.dtypes import DTypeLike, float32
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.ranges import one_hot
@@ -33,6 +33,7 @@ from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.ops.nn.softmax import softmax
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import Ints, NumericLike, PaddingName, ShapeTensorLike
 from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
 from flowrt.layers.core import Flatten, is_symbolic
 from flowrt.layers.normalization import BatchNormalization
@@ -59,7 +60,7 @@ def variance_scaling_initializer(
     mode: str = "FAN_IN",
     uniform: bool = False,
     seed: int | None = None,
-    dtype: Any = float32,
+    dtype: DTypeLike = float32,
 ) -> VarianceScaling:
     """Truncated normal, or uniform, of variance ``factor / n``; n: FAN_IN, FAN_OUT, FAN_AVG of the shape."""
     return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
@@ -143,8 +144,8 @@ def fully_connected(
 
 @add_arg_scope
 def conv2d(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
-    data_format: str | None = None, rate: Any = 1, activation_fn: Any = activations.relu,
+    inputs: NumericLike, num_outputs: int, kernel_size: Ints, stride: Ints = 1, padding: PaddingName = "SAME",
+    data_format: str | None = None, rate: NumericLike = 1, activation_fn: Any = activations.relu,
     normalizer_fn: Any = None, normalizer_params: Any = None, weights_initializer: Any = XAVIER,
     weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
@@ -174,7 +175,7 @@ def conv2d(
 
 @add_arg_scope
 def conv2d_transpose(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    inputs: NumericLike, num_outputs: int, kernel_size: Ints, stride: Ints = 1, padding: PaddingName = "SAME",
     data_format: str = "NHWC", activation_fn: Any = activations.relu, normalizer_fn: Any = None,
     normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
@@ -213,8 +214,8 @@ def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) 
 
 def _pooling(name: str, pool: Callable[..., Tensor], default_scope: str) -> Callable[..., Tensor]:
     def pooled(
-        inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
-        outputs_collections: Any = None, scope: str | None = None,
+        inputs: Any, kernel_size: Any, stride: Any = 2, padding: PaddingName = "VALID",
+        data_format: str = "NHWC", outputs_collections: Any = None, scope: str | None = None,
     ) -> Tensor:  # fmt: skip
         first = data_format == "NCHW"
         window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel_size, stride))
@@ -232,8 +233,9 @@ avg_pool2d = _pooling("avg_pool2d", pooling.avg_pool, "AvgPool2D")
 
 @add_arg_scope
 def batch_norm(
-    inputs: Any, decay: float = 0.999, center: bool = True, scale: bool = False, epsilon: float = 0.001,
-    activation_fn: Any = None, param_initializers: Any = None, param_regularizers: Any = None,
+    inputs: NumericLike, decay: float = 0.999, center: bool = True, scale: bool = False,
+    epsilon: float = 0.001, activation_fn: Any = None, param_initializers: Any = None,
+    param_regularizers: Any = None,
     updates_collections: Any = GraphKeys.UPDATE_OPS, is_training: Any = True, reuse: Any = None,
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
     batch_weights: Any = None, fused: bool | None = None, data_format: str = "NHWC",
@@ -298,8 +300,9 @@ def layer_norm(
 
 @add_arg_scope
 def dropout(
-    inputs: Any, keep_prob: Any = 0.5, noise_shape: Any = None, is_training: Any = True,
-    outputs_collections: Any = None, scope: str | None = None, seed: int | None = None,
+    inputs: NumericLike, keep_prob: NumericLike = 0.5, noise_shape: ShapeTensorLike = None,
+    is_training: Any = True, outputs_collections: Any = None, scope: str | None = None,
+    seed: int | None = None,
 ) -> Tensor:  # fmt: skip
     """`nn.dropout` while ``is_training`` is true; otherwise the inputs."""
     inputs = convert_to_tensor(inputs)
@@ -311,14 +314,14 @@ def dropout(
 
 
 @add_arg_scope
-def flatten(inputs: Any, outputs_collections: Any = None, scope: str | None = None) -> Tensor:
+def flatten(inputs: NumericLike, outputs_collections: Any = None, scope: str | None = None) -> Tensor:
     """``[n, ...] -> [n, product of the rest]``."""
     return _collected(Flatten(name=scope)(inputs), outputs_collections)
 
 
 @add_arg_scope
 def bias_add(
-    inputs: Any, activation_fn: Any = None, initializer: Any = Zeros(),  # noqa: B008
+    inputs: NumericLike, activation_fn: Any = None, initializer: Any = Zeros(),  # noqa: B008
     regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
     outputs_collections: Any = None, trainable: bool = True, data_format: str = "NHWC", scope: Any = None,
 ) -> Tensor:  # fmt: skip
@@ -334,7 +337,7 @@ def bias_add(
 
 @add_arg_scope
 def one_hot_encoding(
-    labels: Any, num_classes: int, on_value: float = 1.0, off_value: float = 0.0,
+    labels: NumericLike, num_classes: int, on_value: float = 1.0, off_value: float = 0.0,
     outputs_collections: Any = None, scope: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `one_hot`."""
@@ -342,7 +345,7 @@ def one_hot_encoding(
 
 
 def embed_sequence(
-    ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None,
+    ids: NumericLike, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None,
     regularizer: Any = None, trainable: bool = True, scope: Any = None, reuse: Any = None,
 ) -> Tensor:  # fmt: skip
     """Look up ``ids`` in a variable ``embeddings`` of shape ``[vocab_size, embed_dim]``."""
@@ -360,7 +363,9 @@ elu = partial(fully_connected, activation_fn=activations.elu)
 # --- several layers in one call
 
 
-def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def repeat(
+    inputs: NumericLike, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
     """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope``: the name."""
     scope = kwargs.pop("scope", None)
     name = _name_of(layer, "repeat")
@@ -371,7 +376,7 @@ def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any,
         return outputs
 
 
-def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **kwargs: Any) -> Any:
+def stack(inputs: NumericLike, layer: Callable[..., Any], stack_args: Sequence[Any], **kwargs: Any) -> Any:
     """Apply ``layer`` in a row with the arguments ``stack_args[0]``, ``stack_args[1]``, ..."""
     scope = kwargs.pop("scope", None)
     name = _name_of(layer, "stack")

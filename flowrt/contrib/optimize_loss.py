@@ -20,6 +20,7 @@ from flowrt.graph.ops.nn.norms import clip_by_global_norm, global_norm
 from flowrt.graph.ops.random.random_ops import truncated_normal
 from flowrt.graph.ops.text import summaries as summary
 from flowrt.graph.ops.text.assertions import assert_scalar
+from flowrt.graph.typing import NumericLike
 from flowrt.initializers import Constant, Zeros
 from flowrt.train.optimizers import standard_optimizers
 from flowrt.train.optimizers.global_step import assert_global_step, get_global_step
@@ -46,7 +47,7 @@ Pairs = list[tuple[Any, Variable]]
 def optimize_loss(
     loss: Any,
     global_step: Variable | None,
-    learning_rate: Any,
+    learning_rate: NumericLike,
     optimizer: Any,
     gradient_noise_scale: float | None = None,
     gradient_multipliers: Mapping[Any, Any] | None = None,
@@ -205,7 +206,7 @@ def _summarize(pairs: Pairs, shown: Sequence[str]) -> None:
 
 def adaptive_clipping_fn(
     std_factor: float = 2.0,
-    decay: Any = 0.95,
+    decay: NumericLike = 0.95,
     static_max_norm: float | None = None,
     global_step: Any = None,
     report_summary: bool = False,

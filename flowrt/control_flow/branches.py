@@ -29,10 +29,11 @@ from flowrt.graph.ops.elementwise.comparison import greater_equal, less, less_eq
 from flowrt.graph.ops.text.assertions import assert_op
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import TensorLike
 
 
 def cond(
-    pred: Any,
+    pred: TensorLike,
     true_fn: Callable[[], Any] | None = None,
     false_fn: Callable[[], Any] | None = None,
     strict: bool = False,
@@ -67,7 +68,10 @@ def cond(
 
 
 def switch_case(
-    branch_index: Any, branch_fns: Any, default: Callable[[], Any] | None = None, name: str = "switch_case"
+    branch_index: TensorLike,
+    branch_fns: Any,
+    default: Callable[[], Any] | None = None,
+    name: str = "switch_case",
 ) -> Any:
     """``branch_fns[branch_index]()``, or ``default()`` (the last branch if None) for an index that has none.
 

@@ -30,6 +30,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import misuse, user_line
+from flowrt.graph.typing import NumericLike, TensorLike
 
 _INT64_MAX = 2**63 - 1
 
@@ -100,16 +101,16 @@ class Dataset:
 
     # --- transformations
 
-    def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
+    def batch(self, batch_size: NumericLike, drop_remainder: bool = False) -> Dataset:
         """``batch_size`` elements stacked along a new first dimension; the last batch may be smaller."""
         return Dataset(Batch(self.node, _integer("batch: batch_size", batch_size), drop_remainder))
 
     def padded_batch(
         self,
-        batch_size: Any,
+        batch_size: NumericLike,
         padded_shapes: Structure = None,
         padding_values: Structure = None,
-        drop_remainder: Any = False,
+        drop_remainder: bool = False,
     ) -> Dataset:
         """The same as `batch`, each component padded at its end to its padded shape.
 
@@ -134,7 +135,10 @@ class Dataset:
         return Dataset(Unbatch(self.node))
 
     def map(
-        self, map_func: Callable[..., Any], num_parallel_calls: Any = None, deterministic: bool | None = None
+        self,
+        map_func: Callable[..., Any],
+        num_parallel_calls: NumericLike | None = None,
+        deterministic: bool | None = None,
     ) -> Dataset:
         """``map_func`` of every element.
 
@@ -156,9 +160,9 @@ class Dataset:
     def interleave(
         self,
         map_func: Callable[..., Dataset],
-        cycle_length: Any = None,
-        block_length: Any = None,
-        num_parallel_calls: Any = None,
+        cycle_length: NumericLike | None = None,
+        block_length: NumericLike | None = None,
+        num_parallel_calls: NumericLike | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
         """The elements of the datasets that ``map_func`` returns, ``block_length`` of each of
@@ -199,7 +203,7 @@ class Dataset:
         return Dataset(pipeline.Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
 
     def shuffle(
-        self, buffer_size: Any, seed: int | None = None, reshuffle_each_iteration: bool | None = None
+        self, buffer_size: NumericLike, seed: int | None = None, reshuffle_each_iteration: bool | None = None
     ) -> Dataset:
         """The elements in random order, drawn from a buffer of ``buffer_size``.
 
@@ -210,21 +214,21 @@ class Dataset:
         size = _integer("shuffle: buffer_size", buffer_size)
         return Dataset(pipeline.Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
 
-    def repeat(self, count: Any = None) -> Dataset:
+    def repeat(self, count: NumericLike | None = None) -> Dataset:
         """The elements ``count`` times; endlessly when None or -1."""
         return Dataset(
             pipeline.Repeat(self.node, None if count is None else _integer("repeat: count", count))
         )
 
-    def take(self, count: Any) -> Dataset:
+    def take(self, count: NumericLike) -> Dataset:
         """The first ``count`` elements; all when -1."""
         return Dataset(pipeline.Take(self.node, _integer("take: count", count)))
 
-    def skip(self, count: Any) -> Dataset:
+    def skip(self, count: NumericLike) -> Dataset:
         """All but the first ``count`` elements; none when -1."""
         return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 
-    def shard(self, num_shards: Any, index: Any) -> Dataset:
+    def shard(self, num_shards: NumericLike, index: NumericLike) -> Dataset:
         """Every ``num_shards``-th element, from number ``index`` on.
 
         Raises `InvalidArgumentError` for a bad index.
@@ -239,7 +243,7 @@ class Dataset:
         """These elements, then those of ``dataset``, which must have the same structure and dtypes."""
         return Dataset(pipeline.Concatenate(self.node, _node("concatenate", dataset)))
 
-    def enumerate(self, start: Any = 0) -> Dataset:
+    def enumerate(self, start: TensorLike = 0) -> Dataset:
         """``(number, element)``, the numbers int64 from ``start`` on."""
         return Dataset.zip((Dataset.range(start, _INT64_MAX), self))
 
@@ -255,7 +259,7 @@ class Dataset:
             )
         return Dataset(pipeline.Cache(self.node))
 
-    def prefetch(self, buffer_size: Any) -> Dataset:
+    def prefetch(self, buffer_size: NumericLike) -> Dataset:
         """The elements, at most ``buffer_size`` of them computed ahead by a thread."""
         return Dataset(pipeline.Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
 
@@ -304,7 +308,7 @@ class TextLineDataset(Dataset):
         self,
         filenames: Any,
         compression_type: Any = None,
-        buffer_size: Any = None,
+        buffer_size: NumericLike | None = None,
         num_parallel_reads: Any = None,
     ) -> None:
         super().__init__(TextLines(_filenames("TextLineDataset", filenames), compression_type or ""))
@@ -322,7 +326,7 @@ class TFRecordDataset(Dataset):
         self,
         filenames: Any,
         compression_type: Any = None,
-        buffer_size: Any = None,
+        buffer_size: NumericLike | None = None,
         num_parallel_reads: Any = None,
     ) -> None:
         if isinstance(filenames, Dataset):
@@ -344,7 +348,7 @@ class FixedLengthRecordDataset(Dataset):
         record_bytes: Any,
         header_bytes: Any = None,
         footer_bytes: Any = None,
-        buffer_size: Any = None,
+        buffer_size: NumericLike | None = None,
         compression_type: Any = None,
         num_parallel_reads: Any = None,
     ) -> None:

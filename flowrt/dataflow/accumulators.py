@@ -13,6 +13,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.state import accumulators as ops
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.typing import TensorLike
 
 REDUCTIONS = ("MEAN", "SUM")
 
@@ -72,7 +73,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
     ) -> None:
         super().__init__(ops.conditional_accumulator_op, dtype, shape, shared_name, name, reduction_type)
 
-    def apply_grad(self, grad: Any, local_step: Any = 0, name: str | None = None) -> Operation:
+    def apply_grad(self, grad: TensorLike, local_step: Any = 0, name: str | None = None) -> Operation:
         """The operation that adds ``grad``. Raises `InvalidArgumentError` for one of another shape."""
         with get_default_graph().colocate_with(self._accumulator_ref):
             return ops.accumulator_apply_gradient_op(
@@ -110,7 +111,7 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
     def apply_grad(
         self,
         grad_indices: Any,
-        grad_values: Any,
+        grad_values: TensorLike,
         grad_shape: Any = None,
         local_step: Any = 0,
         name: str | None = None,

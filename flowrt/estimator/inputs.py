@@ -10,14 +10,15 @@ import numpy as np
 from flowrt.data import Dataset
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["numpy_input_fn", "pandas_input_fn"]
 
 
 def numpy_input_fn(
-    x: Any,
-    y: Any = None,
+    x: NumericLike,
+    y: NumericLike | None = None,
     batch_size: int = 128,
     num_epochs: int | None = 1,
     shuffle: bool | None = None,

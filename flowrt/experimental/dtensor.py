@@ -24,6 +24,7 @@ from flowrt.graph.layouts.attributes import attributes_of, layouts_of, mesh_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.ops.base.identities import relayout_op
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import Variable
 
@@ -119,7 +120,7 @@ class Layout:
         return f"Layout({self.sharding_specs}, {self.mesh})"
 
 
-def relayout(tensor: Any, layout: Layout, name: str | None = None) -> Tensor:
+def relayout(tensor: NumericLike, layout: Layout, name: str | None = None) -> Tensor:
     """``tensor`` in ``layout``, with an entry for each of its dimensions.
 
     Raises `InvalidArgumentError` for a layout of another rank, `DTypeError` for one that is none.
@@ -129,7 +130,7 @@ def relayout(tensor: Any, layout: Layout, name: str | None = None) -> Tensor:
     return relayout_op(value, name=name, **attributes_of(layout._layout))
 
 
-def relayout_like(tensor: Any, layout_tensor: Any, name: str | None = None) -> Tensor:
+def relayout_like(tensor: NumericLike, layout_tensor: Any, name: str | None = None) -> Tensor:
     """``tensor`` in the layout that `fetch_layout` gives for ``layout_tensor``. Raises as these."""
     return relayout(tensor, fetch_layout(layout_tensor), name)
 

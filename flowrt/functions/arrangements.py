@@ -18,6 +18,7 @@ from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
 from flowrt.graph.ops.elementwise.division import floordiv, floormod
 from flowrt.graph.ops.nn.conv_functions import conv2d
 from flowrt.graph.partial_value import partial_value
+from flowrt.graph.typing import NumericLike, ShapeTensorLike, TensorLike
 
 
 def _sizes(x: Tensor) -> list[Any]:
@@ -36,7 +37,9 @@ def _numbers(value: Any, what: str) -> Any:
     return np.asarray(value, int)
 
 
-def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
+def space_to_batch_nd(
+    input: TensorLike, block_shape: NumericLike, paddings: NumericLike, name: str | None = None
+) -> Tensor:
     """``[n, *space, *rest]`` cut into blocks: the positions within a block become part of the batch.
 
     ``block_shape`` has one number per spatial axis, ``paddings`` a pair of them; the padded axes must be
@@ -67,7 +70,9 @@ def _divided(size: Any, block: int) -> Any:
     return size // block
 
 
-def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
+def batch_to_space_nd(
+    input: TensorLike, block_shape: NumericLike, crops: NumericLike, name: str | None = None
+) -> Tensor:
     """The inverse of `space_to_batch_nd`, less ``crops``, a pair of numbers per spatial axis."""
     blocks = _numbers(block_shape, "batch_to_space").reshape(-1).tolist()
     margins = _numbers(crops, "batch_to_space").reshape(-1, 2).tolist()
@@ -86,23 +91,31 @@ def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None
 
 
 def space_to_batch(
-    input: Any, paddings: Any, block_size: int | None = None, name: str | None = None, block_shape: Any = None
+    input: Any,
+    paddings: Any,
+    block_size: int | None = None,
+    name: str | None = None,
+    block_shape: NumericLike | None = None,
 ) -> Tensor:
     """`space_to_batch_nd` of square blocks over two axes."""
-    blocks = [block_size] * 2 if block_shape is None else block_shape
+    blocks: Any = [block_size] * 2 if block_shape is None else block_shape
     return space_to_batch_nd(input, blocks, paddings, name)
 
 
 def batch_to_space(
-    input: Any, crops: Any, block_size: int | None = None, name: str | None = None, block_shape: Any = None
+    input: Any,
+    crops: Any,
+    block_size: int | None = None,
+    name: str | None = None,
+    block_shape: NumericLike | None = None,
 ) -> Tensor:
     """`batch_to_space_nd` of square blocks over two axes."""
-    blocks = [block_size] * 2 if block_shape is None else block_shape
+    blocks: Any = [block_size] * 2 if block_shape is None else block_shape
     return batch_to_space_nd(input, blocks, crops, name)
 
 
 def extract_image_patches(
-    images: Any, ksizes: Any = None, strides: Any = None, rates: Any = None, padding: str | None = None,
+    images: Any, ksizes: Any = None, strides: Any = None, rates: Any = None, padding: Any = None,
     name: str | None = None, sizes: Any = None,
 ) -> Tensor:  # fmt: skip
     """``[n, h, w, c] -> [n, h', w', kh * kw * c]``: every patch of ``ksizes`` ``[1, kh, kw, 1]`` as a row.
@@ -127,7 +140,7 @@ def extract_image_patches(
     return conv2d(images, filters, strides=list(strides), padding=padding, dilations=list(rates), name=name)
 
 
-def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
+def unravel_index(indices: NumericLike, dims: ShapeTensorLike, name: str | None = None) -> Tensor:
     """Flat ``indices`` into an array of shape ``dims`` as coordinates ``[number of dims,
     *indices.shape]``.
     """

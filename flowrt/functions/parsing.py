@@ -24,6 +24,7 @@ from flowrt.graph.ops.text.csv_lines import decode_csv_op
 from flowrt.graph.ops.text.examples import parse_example_op, parse_single_example_op
 from flowrt.graph.shapes import Shape, as_shape, is_static
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import TensorLike
 from flowrt.variables.graph_scopes import name_scope
 
 __all__ = [
@@ -67,7 +68,7 @@ class _Asked(NamedTuple):
 
 
 def parse_example(
-    serialized: Any, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+    serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
 ) -> dict[str, Any]:
     """Parse a vector of n encoded `Example` messages, ``serialized``.
 
@@ -94,7 +95,7 @@ def parse_example(
 
 
 def parse_single_example(
-    serialized: Any, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
+    serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
 ) -> dict[str, Any]:
     """The same as `parse_example` for one message, a string scalar: tensors without the first dimension."""
     asked = _asked("parse_single_example", features)

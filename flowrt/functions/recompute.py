@@ -15,6 +15,7 @@ from flowrt.control_flow.trace import trace
 from flowrt.errors import DTypeError
 from flowrt.graph.functions.recomputation import RECOMPUTE, with_positions
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import TensorLike
 
 
 def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +45,9 @@ def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
 recompute_grad = recompute
 
 
-def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segments: int | None = None) -> Any:
+def recompute_sequential(
+    layers: Sequence[Callable[[Any], Any]], x: TensorLike, segments: int | None = None
+) -> Any:
     """``layers[-1](... layers[0](x))``, where gradients keep the value after each of ``segments`` groups
     of layers and compute the others again.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.dtypes import as_dtype, int64, string
+from flowrt.dtypes import DTypeLike, as_dtype, int64, string
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant, placeholder
@@ -24,6 +24,7 @@ from flowrt.graph.ops.elementwise.complex_parts import conj
 from flowrt.graph.ops.text.splitting import string_split_v1
 from flowrt.graph.shapes import as_shape, is_static
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, ShapeTensorLike, TensorLike
 from flowrt.variables.graph_scopes import name_scope
 
 __all__ = [
@@ -39,7 +40,9 @@ def _sparse(function: str, value: Any) -> SparseTensor:
     return SparseTensor.from_value(value)
 
 
-def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Any:
+def convert_to_tensor_or_sparse_tensor(
+    value: Any, dtype: DTypeLike | None = None, name: str | None = None
+) -> Any:
     """A sparse tensor as it is, a `SparseTensorValue` as one, anything else as a tensor. Raises `DTypeError`
     for a sparse tensor of another dtype.
     """
@@ -53,7 +56,9 @@ def convert_to_tensor_or_sparse_tensor(value: Any, dtype: Any = None, name: str 
     return sparse
 
 
-def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_placeholder(
+    dtype: DTypeLike, shape: ShapeTensorLike = None, name: str | None = None
+) -> SparseTensor:
     """A sparse tensor that is fed, with a `SparseTensorValue` or a tuple; of any shape if ``shape`` is None.
     A known ``shape`` is a constant, and a value is fed with it all the same.
     """
@@ -73,7 +78,10 @@ def sparse_placeholder(dtype: Any, shape: Any = None, name: str | None = None) -
 
 
 def sparse_tensor_to_dense(
-    sp_input: Any, default_value: Any = None, validate_indices: bool = True, name: str | None = None
+    sp_input: Any,
+    default_value: TensorLike | None = None,
+    validate_indices: bool = True,
+    name: str | None = None,
 ) -> Tensor:
     """The dense tensor, with ``default_value`` (None: zeros or empty strings) where there is no value.
 
@@ -88,7 +96,7 @@ def sparse_tensor_to_dense(
 
 
 def sparse_tensor_dense_matmul(
-    sp_a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
+    sp_a: Any, b: TensorLike, adjoint_a: bool = False, adjoint_b: bool = False, name: str | None = None
 ) -> Tensor:
     """The product of a sparse matrix and a dense one, each transposed (and conjugated) if told to. Places may
     be in any order and come several times: then their values add up.
@@ -107,9 +115,9 @@ def sparse_tensor_dense_matmul(
 
 def sparse_reduce_sum(
     sp_input: Any,
-    axis: Any = None,
+    axis: NumericLike | None = None,
     keepdims: bool | None = None,
-    reduction_axes: Any = None,
+    reduction_axes: TensorLike | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The sums over ``axis`` (None: over all) as a dense tensor."""
@@ -128,7 +136,7 @@ def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
         return SparseTensor(gather(sparse.indices, order), gather(sparse.values, order), sparse.dense_shape)
 
 
-def sparse_transpose(sp_input: Any, perm: Any = None, name: str | None = None) -> SparseTensor:
+def sparse_transpose(sp_input: Any, perm: NumericLike | None = None, name: str | None = None) -> SparseTensor:
     """The tensor with its dimensions permuted (None: in reverse order), its places in ascending order."""
     sparse = _sparse("sparse_transpose", sp_input)
     with name_scope(name, "SparseTranspose", [sparse.values]):
@@ -146,7 +154,7 @@ def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
     )
 
 
-def sparse_reshape(sp_input: Any, shape: Any, name: str | None = None) -> SparseTensor:
+def sparse_reshape(sp_input: Any, shape: ShapeTensorLike, name: str | None = None) -> SparseTensor:
     """The tensor in another shape, of which one dimension may be -1."""
     sparse = _sparse("sparse_reshape", sp_input)
     places, sizes = sparse_reshape_op(
@@ -156,7 +164,7 @@ def sparse_reshape(sp_input: Any, shape: Any, name: str | None = None) -> Sparse
 
 
 def sparse_fill_empty_rows(
-    sp_input: Any, default_value: Any, name: str | None = None
+    sp_input: Any, default_value: TensorLike, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
     """The tensor with ``default_value`` in the first place of each empty row, and which rows were empty."""
     sparse = _sparse("sparse_fill_empty_rows", sp_input)

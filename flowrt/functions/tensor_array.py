@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -39,6 +39,7 @@ from flowrt.graph.ops.lists.tensor_lists import (
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import Shape, TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 
 
 @final
@@ -84,8 +85,8 @@ class TensorArray:
 
     def __init__(
         self,
-        dtype: Any,
-        size: Any = None,
+        dtype: DTypeLike,
+        size: NumericLike | None = None,
         dynamic_size: bool | None = None,
         clear_after_read: bool | None = None,
         tensor_array_name: str | None = None,
@@ -163,7 +164,7 @@ class TensorArray:
         """The elements that ``op`` reads from the list, with the shape that is known."""
         return op(self._flow, *indices, self._elements.as_input, element_dtype=self.dtype, **attrs)
 
-    def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
+    def write(self, index: Any, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array with ``value`` at ``index``, an int32 scalar."""
         item = self._elements.convert(value)
         self._elements.add(item.spec.shape)
@@ -184,7 +185,7 @@ class TensorArray:
         size = -1 if self._size is None else self._size
         return self._read(tensor_list_stack, num_elements=size, name=name or "TensorArrayStack")
 
-    def gather(self, indices: Any, name: str | None = None) -> Tensor:
+    def gather(self, indices: NumericLike, name: str | None = None) -> Tensor:
         """The elements at ``indices`` (int32 ``[n]``) along a new first axis: ``[n, *element]``."""
         return self._read(tensor_list_gather, indices, name=name or "TensorArrayGather")
 
@@ -198,14 +199,14 @@ class TensorArray:
             name=name or "TensorArrayConcat",
         )[0]
 
-    def unstack(self, value: Any, name: str | None = None) -> TensorArray:
+    def unstack(self, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array of the rows of ``value`` ``[size, *element]``."""
         rows = self._elements.convert(value)
         self._add_rows(rows)
         flow = tensor_list_from_tensor(rows, self._elements.as_input, name=name or "TensorArrayUnstack")
         return self._with_flow(flow, _first(rows))
 
-    def scatter(self, indices: Any, value: Any, name: str | None = None) -> TensorArray:
+    def scatter(self, indices: NumericLike, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array with the rows of ``value`` ``[n, *element]`` at ``indices`` (int32 ``[n]``)."""
         rows = self._elements.convert(value)
         self._add_rows(rows)
@@ -219,7 +220,7 @@ class TensorArray:
         )
         return self._with_flow(flow)
 
-    def split(self, value: Any, lengths: Any, name: str | None = None) -> TensorArray:
+    def split(self, value: TensorLike, lengths: NumericLike, name: str | None = None) -> TensorArray:
         """The array of the first ``lengths[0]`` rows of ``value``, the next ``lengths[1]``, and so on."""
         rows = self._elements.convert(value)
         parts = convert_to_tensor(lengths, dtypes.int64)

@@ -23,9 +23,9 @@ def required(name: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def optional(name: str, default: Any = None) -> inspect.Parameter:
+def optional(name: str, default: Any = None, annotation: str = "Any") -> inspect.Parameter:
     """A parameter that need not be given."""
-    return required(name).replace(default=default)
+    return required(name).replace(default=default, annotation=annotation)
 
 
 def with_parameters(
@@ -70,6 +70,10 @@ def passing_on(other: Callable[..., Any], **defaults: Any) -> Callable[[Callable
     return decorate
 
 
+def or_none(annotation: str) -> str:
+    return annotation if annotation == "Any" or annotation.endswith("None") else f"{annotation} | None"
+
+
 class Decorator(Protocol):
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
 
@@ -86,7 +90,11 @@ def tf1_names(before: str | None = None, /, **old_names: str) -> Decorator:
         own = [parameter.name for parameter in parameters]
         place = len(own) if before is None else own.index(before)
         added = {old if new in own else new: (new, old) for new, old in old_names.items()}
-        parameters[place:place] = map(optional, added)
+        types = {p.name: str(p.annotation) for p in parameters}
+        parameters[place:place] = [
+            optional(name, annotation=or_none(types[new if name == old else old]))
+            for name, (new, old) in added.items()
+        ]
 
         def call(given: dict[str, Any]) -> R:
             for name, (new, old) in added.items():

@@ -8,15 +8,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from flowrt.graph.shapes import Dimension, TensorShape
+from flowrt.graph.shapes import Dimension, ShapeLike, TensorShape
 
 if TYPE_CHECKING:
-    from flowrt.graph.construction.operation import Tensor
+    from flowrt.graph.construction.operation import Operation, Tensor
 
 Item_co = TypeVar("Item_co", covariant=True)
 
@@ -25,6 +26,12 @@ class SupportsTensor(Protocol):
     """A variable, a value of a strategy, or another object that stands for a tensor."""
 
     def __flowrt_tensor__(self) -> Tensor: ...
+
+
+class SupportsFetch(Protocol):
+    """An object that a session can fetch as one tensor or several."""
+
+    def _as_graph_element(self) -> Any: ...
 
 
 class SupportsArray(Protocol):
@@ -56,5 +63,28 @@ of those, nested to any depth."""
 TensorLike: TypeAlias = "NumericLike | str | bytes | NestedSequence[Number | str | bytes]"
 """A value that converts to a tensor: as `NumericLike`, or with strings."""
 
+ShapeTensorLike: TypeAlias = "NumericLike | ShapeLike"
+"""A shape, or a vector of other integers that may contain dimensions: as a tensor, or as Python has it."""
+
 Ints: TypeAlias = int | Sequence[int]
 """One integer for all spatial dimensions, or one for each."""
+
+Index: TypeAlias = "NumericLike | slice | EllipsisType | None"
+"""One position of an index, as in ``x[..., 0, i:]``."""
+
+Fetch: TypeAlias = "Tensor | Operation | SupportsTensor | SupportsFetch | str"
+"""A tensor, an operation, or what stands for one: a variable, a sparse tensor, a name."""
+
+FetchLike: TypeAlias = "Fetch | Sequence[FetchLike] | Mapping[Any, FetchLike]"
+"""A structure of fetches for `Session.run`."""
+
+PaddingName: TypeAlias = Literal["SAME", "VALID"]
+
+Padding: TypeAlias = "PaddingName | Sequence[Sequence[int]]"
+"""Padding of a convolution: by name, or the numbers before and after each dimension."""
+
+LayerPadding: TypeAlias = Literal["valid", "same", "VALID", "SAME"]
+
+LayerDataFormat: TypeAlias = Literal["channels_last", "channels_first"]
+
+DataFormat: TypeAlias = Literal["NHWC", "NCHW"]

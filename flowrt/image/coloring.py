@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import as_dtype, float16, float32
+from flowrt.dtypes import DTypeLike, as_dtype, float16, float32
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -25,6 +25,7 @@ from flowrt.graph.ops.linalg.matmul import tensordot
 from flowrt.graph.ops.nn.colors import adjust_hue_op, adjust_saturation_op, hsv_to_rgb_op, rgb_to_hsv_op
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.variables.graph_scopes import name_scope
 
 __all__ = [
@@ -35,7 +36,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def convert_image_dtype(image: Any, dtype: Any, saturate: bool = False, name: str | None = None) -> Tensor:
+def convert_image_dtype(
+    image: NumericLike, dtype: DTypeLike, saturate: bool = False, name: str | None = None
+) -> Tensor:
     """The image in another dtype, scaled: floats are from 0 to 1, integers from 0 to their largest value.
     With ``saturate``, values that the dtype cannot hold become the nearest that it can.
 
@@ -68,12 +71,12 @@ def _in_floats(name: str | None, default: str, image: Any, change: Callable[[Ten
         return convert_image_dtype(change(floats), x.dtype, saturate=True)
 
 
-def adjust_brightness(image: Any, delta: Any) -> Tensor:
+def adjust_brightness(image: NumericLike, delta: NumericLike) -> Tensor:
     """The image with ``delta``, of a range from 0 to 1, added to all pixels."""
     return _in_floats(None, "adjust_brightness", image, lambda x: x + cast(delta, x.dtype))
 
 
-def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
+def adjust_contrast(images: NumericLike, contrast_factor: Any) -> Tensor:
     """The image with each pixel's difference to the mean of its channel times ``contrast_factor``."""
 
     def change(x: Tensor) -> Tensor:
@@ -84,7 +87,7 @@ def adjust_contrast(images: Any, contrast_factor: Any) -> Tensor:
     return _in_floats(None, "adjust_contrast", images, change)
 
 
-def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
+def adjust_gamma(image: NumericLike, gamma: Any = 1, gain: Any = 1) -> Tensor:
     """Pixels ``gain * pixel**gamma``. Raises `InvalidArgumentError` for a negative ``gamma``."""
     if isinstance(gamma, (int, float)) and gamma < 0:
         raise misuse(f"adjust_gamma: expected a gamma of at least 0; got {gamma}", InvalidArgumentError)
@@ -93,12 +96,12 @@ def adjust_gamma(image: Any, gamma: Any = 1, gain: Any = 1) -> Tensor:
     )
 
 
-def adjust_hue(image: Any, delta: Any, name: str | None = None) -> Tensor:
+def adjust_hue(image: NumericLike, delta: NumericLike, name: str | None = None) -> Tensor:
     """The image with ``delta``, from -1 to 1, added to its hue: a turn of the colours' circle is 1."""
     return _in_floats(name, "adjust_hue", image, lambda x: adjust_hue_op(x, cast(delta, float32)))
 
 
-def adjust_saturation(image: Any, saturation_factor: Any, name: str | None = None) -> Tensor:
+def adjust_saturation(image: NumericLike, saturation_factor: Any, name: str | None = None) -> Tensor:
     """The image with its saturation times ``saturation_factor``."""
     return _in_floats(
         name, "adjust_saturation", image, lambda x: adjust_saturation_op(x, cast(saturation_factor, float32))
@@ -113,29 +116,29 @@ def _drawn(function: str, lower: float, upper: float, seed: int | None, least: f
     return random_uniform([], lower, upper, seed=seed)
 
 
-def random_brightness(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+def random_brightness(image: NumericLike, max_delta: float, seed: int | None = None) -> Tensor:
     """`adjust_brightness` by a number from ``-max_delta`` to ``max_delta``, drawn in each step."""
     return adjust_brightness(image, _drawn("random_brightness", -max_delta, max_delta, seed, -np.inf))
 
 
-def random_contrast(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+def random_contrast(image: NumericLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
     """`adjust_contrast` by a factor from ``lower`` to ``upper``, drawn in each step."""
     return adjust_contrast(image, _drawn("random_contrast", lower, upper, seed))
 
 
-def random_hue(image: Any, max_delta: float, seed: int | None = None) -> Tensor:
+def random_hue(image: NumericLike, max_delta: float, seed: int | None = None) -> Tensor:
     """`adjust_hue` by a number from ``-max_delta`` to ``max_delta``, at most 0.5, drawn in each step."""
     if max_delta > 0.5:
         raise misuse(f"random_hue: expected a max_delta from 0 to 0.5; got {max_delta}", InvalidArgumentError)
     return adjust_hue(image, _drawn("random_hue", -max_delta, max_delta, seed, -0.5))
 
 
-def random_saturation(image: Any, lower: float, upper: float, seed: int | None = None) -> Tensor:
+def random_saturation(image: NumericLike, lower: float, upper: float, seed: int | None = None) -> Tensor:
     """`adjust_saturation` by a factor from ``lower`` to ``upper``, drawn in each step."""
     return adjust_saturation(image, _drawn("random_saturation", lower, upper, seed))
 
 
-def per_image_standardization(image: Any) -> Tensor:
+def per_image_standardization(image: NumericLike) -> Tensor:
     """Each image in float32 with mean 0 and deviation 1, or nearly, where an image hardly varies."""
     with name_scope(None, "per_image_standardization", [image]):
         x = cast(image, float32)
@@ -146,7 +149,7 @@ def per_image_standardization(image: Any) -> Tensor:
         return (x - mean) / maximum(deviation, rsqrt(count))
 
 
-def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
+def rgb_to_grayscale(images: NumericLike, name: str | None = None) -> Tensor:
     """The brightness of colours: the last dimension 3 becomes 1, in the images' dtype."""
     with name_scope(name, "rgb_to_grayscale", [images]):
         x = convert_to_tensor(images)
@@ -156,19 +159,19 @@ def rgb_to_grayscale(images: Any, name: str | None = None) -> Tensor:
         return convert_image_dtype(expand_dims(grey, -1), x.dtype)
 
 
-def grayscale_to_rgb(images: Any, name: str | None = None) -> Tensor:
+def grayscale_to_rgb(images: NumericLike, name: str | None = None) -> Tensor:
     """Grey in three channels: the last dimension 1 becomes 3."""
     with name_scope(name, "grayscale_to_rgb", [images]):
         x = convert_to_tensor(images)
         return tile(x, [1] * (len(x.shape) - 1) + [3])
 
 
-def rgb_to_hsv(images: Any, name: str | None = None) -> Tensor:
+def rgb_to_hsv(images: NumericLike, name: str | None = None) -> Tensor:
     """Hue, saturation and value, each from 0 to 1, of red, green and blue."""
     return rgb_to_hsv_op(images, name=name)
 
 
-def hsv_to_rgb(images: Any, name: str | None = None) -> Tensor:
+def hsv_to_rgb(images: NumericLike, name: str | None = None) -> Tensor:
     """Red, green and blue of hue, saturation and value."""
     return hsv_to_rgb_op(images, name=name)
 
@@ -184,21 +187,21 @@ def _mixed(images: Any, matrix: Any) -> Tensor:
     return tensordot(x, np.array(matrix, x.dtype.np), [[-1], [0]])
 
 
-def rgb_to_yiq(images: Any) -> Tensor:
+def rgb_to_yiq(images: NumericLike) -> Tensor:
     """The colours of American television, of red, green and blue."""
     return _mixed(images, _YIQ)
 
 
-def yiq_to_rgb(images: Any) -> Tensor:
+def yiq_to_rgb(images: NumericLike) -> Tensor:
     """The inverse of `rgb_to_yiq`."""
     return _mixed(images, _FROM_YIQ)
 
 
-def rgb_to_yuv(images: Any) -> Tensor:
+def rgb_to_yuv(images: NumericLike) -> Tensor:
     """The colours of European television, of red, green and blue."""
     return _mixed(images, _YUV)
 
 
-def yuv_to_rgb(images: Any) -> Tensor:
+def yuv_to_rgb(images: NumericLike) -> Tensor:
     """The inverse of `rgb_to_yuv`."""
     return _mixed(images, _FROM_YUV)

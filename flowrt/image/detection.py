@@ -15,6 +15,7 @@ from flowrt.graph.ops.nn.combined_boxes import combined_non_max_suppression as c
 from flowrt.graph.ops.nn.crops import crop_and_resize_op
 from flowrt.graph.ops.nn.picture_boxes import draw_bounding_boxes_op
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "combined_non_max_suppression", "crop_and_resize", "draw_bounding_boxes", "non_max_suppression",
@@ -25,11 +26,11 @@ _NO_LIMIT = float("-inf")
 
 
 def non_max_suppression(
-    boxes: Any,
-    scores: Any,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = _NO_LIMIT,
+    boxes: NumericLike,
+    scores: NumericLike,
+    max_output_size: NumericLike,
+    iou_threshold: NumericLike = 0.5,
+    score_threshold: NumericLike = _NO_LIMIT,
     name: str | None = None,
 ) -> Tensor:
     """The places of at most ``max_output_size`` of the ``boxes``, [n, 4], best ``scores``, [n], first: those
@@ -40,11 +41,11 @@ def non_max_suppression(
 
 
 def non_max_suppression_padded(
-    boxes: Any,
-    scores: Any,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = _NO_LIMIT,
+    boxes: NumericLike,
+    scores: NumericLike,
+    max_output_size: NumericLike,
+    iou_threshold: NumericLike = 0.5,
+    score_threshold: NumericLike = _NO_LIMIT,
     pad_to_max_output_size: bool = False,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -57,11 +58,11 @@ def non_max_suppression_padded(
 
 
 def non_max_suppression_with_scores(
-    boxes: Any,
-    scores: Any,
-    max_output_size: Any,
-    iou_threshold: Any = 0.5,
-    score_threshold: Any = _NO_LIMIT,
+    boxes: NumericLike,
+    scores: NumericLike,
+    max_output_size: NumericLike,
+    iou_threshold: NumericLike = 0.5,
+    score_threshold: NumericLike = _NO_LIMIT,
     soft_nms_sigma: Any = 0.0,
     name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -100,14 +101,14 @@ def combined_non_max_suppression(
 
 
 def crop_and_resize(
-    image: Any,
-    boxes: Any,
-    box_ind: Any = None,
-    crop_size: Any = None,
+    image: NumericLike,
+    boxes: NumericLike,
+    box_ind: NumericLike | None = None,
+    crop_size: NumericLike | None = None,
     method: str = "bilinear",
     extrapolation_value: float = 0,
     name: str | None = None,
-    box_indices: Any = None,
+    box_indices: NumericLike | None = None,
 ) -> Tensor:
     """The part of image ``box_ind[i]`` in ``boxes[i]``, for every i, resized to ``crop_size``, [height,
     width]: [boxes, height, width, channels] float32. Outside of the image it is ``extrapolation_value``.
@@ -123,7 +124,9 @@ def crop_and_resize(
     )  # fmt: skip
 
 
-def draw_bounding_boxes(images: Any, boxes: Any, name: str | None = None, colors: Any = None) -> Tensor:
+def draw_bounding_boxes(
+    images: NumericLike, boxes: NumericLike, name: str | None = None, colors: Any = None
+) -> Tensor:
     """Images [batch, height, width, channels] with the edges of their boxes, [batch, n, 4], drawn on them, in
     ten colours in turn. ``colors`` of one's own, [m, channels], are used instead.
     """

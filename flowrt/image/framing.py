@@ -20,6 +20,7 @@ from flowrt.graph.ops.elementwise.comparison import less, where
 from flowrt.graph.ops.elementwise.division import floor_div
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.variables.graph_scopes import name_scope
 
 __all__ = [
@@ -51,7 +52,11 @@ def sizes_of(x: Tensor) -> tuple[Any, Any]:
 
 
 def crop_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: NumericLike,
+    offset_height: Any,
+    offset_width: Any,
+    target_height: NumericLike,
+    target_width: NumericLike,
 ) -> Tensor:
     """The part of the image that begins at row ``offset_height`` and column ``offset_width``.
 
@@ -67,7 +72,11 @@ def crop_to_bounding_box(
 
 
 def pad_to_bounding_box(
-    image: Any, offset_height: Any, offset_width: Any, target_height: Any, target_width: Any
+    image: NumericLike,
+    offset_height: Any,
+    offset_width: Any,
+    target_height: NumericLike,
+    target_width: NumericLike,
 ) -> Tensor:
     """The image within zeros: it begins at row ``offset_height`` and column ``offset_width`` of the target.
 
@@ -90,7 +99,9 @@ def pad_to_bounding_box(
         return padded if is_batch else squeeze(padded, [0])
 
 
-def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: Any) -> Tensor:
+def resize_image_with_crop_or_pad(
+    image: NumericLike, target_height: NumericLike, target_width: NumericLike
+) -> Tensor:
     """The middle of the image, with zeros around it where the image is smaller than the target."""
     with name_scope(None, "resize_image_with_crop_or_pad", [image]):
         x, is_batch = with_batch("resize_image_with_crop_or_pad", image)
@@ -109,7 +120,7 @@ def resize_image_with_crop_or_pad(image: Any, target_height: Any, target_width: 
 resize_with_crop_or_pad = resize_image_with_crop_or_pad
 
 
-def central_crop(image: Any, central_fraction: float) -> Tensor:
+def central_crop(image: NumericLike, central_fraction: float) -> Tensor:
     """The middle of the image, with ``central_fraction``, above 0 and at most 1, of its height and width."""
     if not 0 < central_fraction <= 1:
         raise misuse(
@@ -132,12 +143,12 @@ def _margin(side: Any, fraction: float) -> Any:
     return cast((cast(side, float64) - cast(side, float64) * fraction) / 2, int32)
 
 
-def flip_left_right(image: Any) -> Tensor:
+def flip_left_right(image: NumericLike) -> Tensor:
     """The image with its columns in reverse order."""
     return _reversed("flip_left_right", image, -2)
 
 
-def flip_up_down(image: Any) -> Tensor:
+def flip_up_down(image: NumericLike) -> Tensor:
     """The image with its rows in reverse order."""
     return _reversed("flip_up_down", image, -3)
 
@@ -148,12 +159,12 @@ def _reversed(function: str, image: Any, axis: int) -> Tensor:
         return reverse(x, [len(x.shape) + axis if x.shape.ndims is not None else axis])
 
 
-def random_flip_left_right(image: Any, seed: int | None = None) -> Tensor:
+def random_flip_left_right(image: NumericLike, seed: int | None = None) -> Tensor:
     """The image, or `flip_left_right` of it, with equal chances, drawn in each step for each image."""
     return _flipped_at_random("random_flip_left_right", image, 2, seed)
 
 
-def random_flip_up_down(image: Any, seed: int | None = None) -> Tensor:
+def random_flip_up_down(image: NumericLike, seed: int | None = None) -> Tensor:
     """The image, or `flip_up_down` of it, with equal chances, drawn in each step for each image."""
     return _flipped_at_random("random_flip_up_down", image, 1, seed)
 
@@ -169,7 +180,7 @@ def _flipped_at_random(function: str, image: Any, axis: int, seed: int | None) -
         return cond(flipped, lambda: reverse(single, [axis - 1]), lambda: identity(single))
 
 
-def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
+def rot90(image: NumericLike, k: NumericLike = 1, name: str | None = None) -> Tensor:
     """The image turned ``k`` times by 90 degrees to the left. Raises `InvalidArgumentError` for a ``k`` that
     is not known while the graph is built.
     """
@@ -187,7 +198,7 @@ def rot90(image: Any, k: Any = 1, name: str | None = None) -> Tensor:
         return turned if is_batch else squeeze(turned, [0])
 
 
-def transpose_image(image: Any, name: str | None = None) -> Tensor:
+def transpose_image(image: NumericLike, name: str | None = None) -> Tensor:
     """The image with rows and columns exchanged."""
     with name_scope(name, "transpose_image", [image]):
         x, is_batch = with_batch("transpose_image", image)

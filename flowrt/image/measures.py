@@ -24,13 +24,14 @@ from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.nn.conv_functions import depthwise_conv2d
 from flowrt.graph.ops.nn.pooling import avg_pool
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.image.coloring import convert_image_dtype
 from flowrt.variables.graph_scopes import name_scope
 
 __all__ = ["image_gradients", "psnr", "sobel_edges", "ssim", "ssim_multiscale", "total_variation"]
 
 
-def total_variation(images: Any, name: str | None = None) -> Tensor:
+def total_variation(images: NumericLike, name: str | None = None) -> Tensor:
     """The sum of the absolute differences of neighbouring pixels, of an image, a scalar, or of each of a
     batch, [batch].
     """
@@ -43,7 +44,7 @@ def total_variation(images: Any, name: str | None = None) -> Tensor:
         return reduce_sum(abs(down), axes) + reduce_sum(abs(right), axes)
 
 
-def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
+def image_gradients(image: NumericLike) -> tuple[Tensor, Tensor]:
     """The differences of each pixel of a batch to the one below, and to the one on its right; zeros at the
     edges.
     """
@@ -54,7 +55,7 @@ def image_gradients(image: Any) -> tuple[Tensor, Tensor]:
     return concat([down, zeros_like(x[:, :1])], 1), concat([right, zeros_like(x[:, :, :1])], 2)
 
 
-def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Tensor:
+def psnr(a: NumericLike, b: NumericLike, max_val: NumericLike, name: str | None = None) -> Tensor:
     """The peak signal-to-noise ratio of two images, in decibels: ``10 log10(max_val**2 / mean square)``."""
     with name_scope(name, "PSNR", [a, b]):
         peak = convert_image_dtype(convert_to_tensor(max_val, convert_to_tensor(a).dtype), float32)
@@ -63,7 +64,7 @@ def psnr(a: Any, b: Any, max_val: Any, name: str | None = None) -> Tensor:
         return 20 * log(peak) / math.log(10) - 10 / math.log(10) * log(error)
 
 
-def sobel_edges(image: Any) -> Tensor:
+def sobel_edges(image: NumericLike) -> Tensor:
     """Sobel's edges of a batch: [batch, height, width, channels, 2], those along y and those along x."""
     x = convert_to_tensor(image)
     kernel = np.array([[-1, -2, -1], [0, 0, 0], [1, 2, 1]], x.dtype.np)
@@ -115,9 +116,9 @@ def _as_floats(img1: Any, img2: Any, max_val: Any) -> tuple[Tensor, Tensor, Tens
 
 
 def ssim(
-    img1: Any,
-    img2: Any,
-    max_val: Any,
+    img1: NumericLike,
+    img2: NumericLike,
+    max_val: NumericLike,
     filter_size: int = 11,
     filter_sigma: float = 1.5,
     k1: float = 0.01,
@@ -136,9 +137,9 @@ _POWERS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
 
 
 def ssim_multiscale(
-    img1: Any,
-    img2: Any,
-    max_val: Any,
+    img1: NumericLike,
+    img2: NumericLike,
+    max_val: NumericLike,
     power_factors: Sequence[float] = _POWERS,
     filter_size: int = 11,
     filter_sigma: float = 1.5,

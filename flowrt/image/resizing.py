@@ -25,6 +25,7 @@ from flowrt.graph.ops.nn.resize import (
     resize_nearest_neighbor_op,
 )
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.image.framing import pad_to_bounding_box, sizes_of, with_batch
 from flowrt.variables.graph_scopes import name_scope
 
@@ -41,8 +42,8 @@ class ResizeMethod:
 
 
 def resize_bilinear(
-    images: Any,
-    size: Any,
+    images: NumericLike,
+    size: NumericLike,
     align_corners: bool = False,
     name: str | None = None,
     half_pixel_centers: bool = False,
@@ -56,8 +57,8 @@ def resize_bilinear(
 
 
 def resize_nearest_neighbor(
-    images: Any,
-    size: Any,
+    images: NumericLike,
+    size: NumericLike,
     align_corners: bool = False,
     name: str | None = None,
     half_pixel_centers: bool = False,
@@ -69,8 +70,8 @@ def resize_nearest_neighbor(
 
 
 def resize_bicubic(
-    images: Any,
-    size: Any,
+    images: NumericLike,
+    size: NumericLike,
     align_corners: bool = False,
     name: str | None = None,
     half_pixel_centers: bool = False,
@@ -81,7 +82,9 @@ def resize_bicubic(
     )
 
 
-def resize_area(images: Any, size: Any, align_corners: bool = False, name: str | None = None) -> Tensor:
+def resize_area(
+    images: NumericLike, size: NumericLike, align_corners: bool = False, name: str | None = None
+) -> Tensor:
     """Images of ``size`` in float32: each pixel is the mean of the area that it covers. No gradient flows
     through.
     """
@@ -103,8 +106,8 @@ _BY_METHOD |= {
 
 
 def resize_images(
-    images: Any,
-    size: Any,
+    images: NumericLike,
+    size: NumericLike,
     method: Any = ResizeMethod.BILINEAR,
     align_corners: bool = False,
     preserve_aspect_ratio: bool = False,
@@ -138,9 +141,9 @@ resize = resize_images
 
 
 def resize_image_with_pad(
-    image: Any,
-    target_height: Any,
-    target_width: Any,
+    image: NumericLike,
+    target_height: NumericLike,
+    target_width: NumericLike,
     method: Any = ResizeMethod.BILINEAR,
     align_corners: bool = False,
 ) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from flowrt import nn
 from flowrt.base.structure import map_structure
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, nearest
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.func_graph import FuncGraph
@@ -23,9 +23,10 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.shapes import TensorShape
+from flowrt.graph.shapes import ShapeLike, TensorShape
 from flowrt.graph.source import misuse, user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, required
+from flowrt.graph.typing import NumericLike
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, variable_scope
@@ -47,7 +48,7 @@ class Layer:
         self,
         trainable: bool = True,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         activity_regularizer: Callable[[Tensor], Any] | None = None,
         _scope: str | VariableScope | None = None,
         _reuse: Any = None,
@@ -75,8 +76,8 @@ class Layer:
     def add_weight(
         self,
         name: str,
-        shape: Any,
-        dtype: Any = None,
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
         initializer: Any = None,
         regularizer: Any = None,
         trainable: bool = True,
@@ -122,7 +123,7 @@ class Layer:
             if graph is graph.root:
                 graph.add_to_collections(GraphKeys.UPDATE_OPS, update)
 
-    def add_loss(self, losses: Any, inputs: Any = None) -> None:
+    def add_loss(self, losses: Any, inputs: NumericLike | None = None) -> None:
         """Note losses to add to the training loss (collection REGULARIZATION_LOSSES)."""
         for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
             self.losses.append(loss)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.padding import pad
@@ -10,6 +10,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn import conv_functions as ops
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.tf1_signatures import passing_on, without_parameters
+from flowrt.graph.typing import Ints, LayerDataFormat, LayerPadding
 from flowrt.initializers import Zeros
 from flowrt.layers.base import layer_function
 from flowrt.layers.core import KernelLayer
@@ -32,8 +33,8 @@ class _Conv(Windowed, KernelLayer):
         filters: int,
         kernel_size: Any,
         strides: Any = 1,
-        padding: str = "valid",
-        data_format: str = "channels_last",
+        padding: Literal["valid", "same", "causal", "VALID", "SAME", "CAUSAL"] = "valid",
+        data_format: LayerDataFormat = "channels_last",
         dilation_rate: Any = 1,
         **options: Any,
     ) -> None:
@@ -59,7 +60,7 @@ class _Conv(Windowed, KernelLayer):
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._finished(self._convolve(inputs, self.padding))
 
-    def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
+    def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
         return type(self)._op(
             inputs,
             self.kernel,
@@ -77,7 +78,7 @@ class Conv1D(_Conv, spatial=1, op=ops.conv1d):
     ``padding`` "causal" pads before, so that no output sees later inputs.
     """
 
-    def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
+    def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
         if padding == "CAUSAL":
             before = self.dilation_rate[0] * (self.kernel_size[0] - 1)
             paddings = (
@@ -107,7 +108,7 @@ class _ConvTranspose(_Conv):
     def _kernel_channels(self, channels: int) -> tuple[int, int]:
         return self.filters, channels
 
-    def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
+    def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
         static, dynamic = inputs.shape.as_list(), shape(inputs)
         lengths: list[Any] = [n if n is not None else dynamic[i] for i, n in enumerate(static)]
         first = 2 if self.channel_axis == 1 else 1
@@ -135,11 +136,11 @@ class SeparableConv2D(_Conv, spatial=2):
     def __init__(
         self,
         filters: int,
-        kernel_size: Any,
-        strides: Any = 1,
-        padding: str = "valid",
-        data_format: str = "channels_last",
-        dilation_rate: Any = 1,
+        kernel_size: Ints,
+        strides: Ints = 1,
+        padding: LayerPadding = "valid",
+        data_format: LayerDataFormat = "channels_last",
+        dilation_rate: Ints = 1,
         depth_multiplier: int = 1,
         activation: Any = None,
         use_bias: bool = True,
@@ -175,7 +176,7 @@ class SeparableConv2D(_Conv, spatial=2):
         self.pointwise_kernel = self._add_parameter("pointwise_kernel", mixing, "pointwise")
         self._build_bias(self.filters)
 
-    def _convolve(self, inputs: Tensor, padding: str) -> Tensor:
+    def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
         strides = (1, 1, *self.strides) if self.channel_axis == 1 else (1, *self.strides, 1)
         kernels, layout = (self.depthwise_kernel, self.pointwise_kernel), self.data_format
         return ops.separable_conv2d(

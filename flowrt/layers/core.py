@@ -15,6 +15,7 @@ from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.ops.nn.bias import dropout as nn_dropout
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.tf1_signatures import passing_on
+from flowrt.graph.typing import LayerDataFormat, NumericLike, ShapeTensorLike
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
 from flowrt.layers.geometry import count
@@ -90,8 +91,8 @@ class Dropout(Layer):
 
     def __init__(
         self,
-        rate: Any = 0.5,
-        noise_shape: Any = None,
+        rate: NumericLike = 0.5,
+        noise_shape: ShapeTensorLike = None,
         seed: int | None = None,
         name: str | None = None,
         **options: Any,
@@ -144,6 +145,8 @@ dense = layer_function(Dense)
 dropout = layer_function(Dropout, has_reuse=False, has_training=True)
 
 
-def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
+def flatten(
+    inputs: NumericLike, name: str | None = None, data_format: LayerDataFormat = "channels_last"
+) -> Tensor:
     """See `Flatten`."""
     return Flatten(data_format, name, _scope=name)(inputs)

@@ -19,6 +19,7 @@ from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import Ints, NumericLike
 from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.core import is_symbolic
@@ -39,8 +40,8 @@ class BatchNormalization(Layer):
 
     def __init__(
         self,
-        axis: Any = -1,
-        momentum: Any = 0.99,
+        axis: Ints = -1,
+        momentum: NumericLike = 0.99,
         epsilon: float = 1e-3,
         center: bool = True,
         scale: bool = True,
@@ -70,7 +71,7 @@ class BatchNormalization(Layer):
         ):
             if asked:
                 raise misuse(f"layer {self.name!r}: expected no {feature}; got {asked!r}", UnimplementedError)
-        axes = list(axis) if isinstance(axis, (list, tuple)) else [axis]
+        axes: list[Any] = list(axis) if isinstance(axis, (list, tuple)) else [axis]
         if len(axes) != 1:
             raise misuse(f"layer {self.name!r}: expected one axis; got {axis!r}")
         self.axis, self.momentum, self.epsilon, self.fused = axes[0], momentum, epsilon, fused

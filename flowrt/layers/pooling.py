@@ -6,6 +6,7 @@ from typing import Any
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.nn import pooling as ops
+from flowrt.graph.typing import LayerDataFormat, LayerPadding
 from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.geometry import Windowed, layout, padding_mode, sizes
 
@@ -23,8 +24,8 @@ class _Pooling(Windowed, Layer):
         self,
         pool_size: Any,
         strides: Any,
-        padding: str = "valid",
-        data_format: str = "channels_last",
+        padding: LayerPadding = "valid",
+        data_format: LayerDataFormat = "channels_last",
         name: str | None = None,
         **options: Any,
     ) -> None:

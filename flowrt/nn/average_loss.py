@@ -12,11 +12,12 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.variables.distribution_context import distribution_context
 
 
 def compute_average_loss(
-    per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+    per_example_loss: NumericLike, sample_weight: Any = None, global_batch_size: Any = None
 ) -> Tensor:
     """The sum of ``per_example_loss`` ``[batch, ...]``, weighted by ``sample_weight``, divided by the global
     batch size: by default this replica's batch times the number of replicas, so possibly uneven batches need

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowrt.control_flow import while_loop
 from flowrt.control_flow.functions import check_callable
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, DTypeLike
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -31,7 +31,7 @@ def dynamic_rnn(
     inputs: Structure,
     sequence_length: Any = None,
     initial_state: Structure = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,
@@ -113,7 +113,7 @@ def bidirectional_dynamic_rnn(
     sequence_length: Any = None,
     initial_state_fw: Structure = None,
     initial_state_bw: Structure = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     parallel_iterations: int | None = None,
     swap_memory: bool = False,
     time_major: bool = False,

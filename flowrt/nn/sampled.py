@@ -33,6 +33,7 @@ from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits, softma
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.ops.random.sampling import multinomial
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "compute_accidental_hits", "log_uniform_candidate_sampler", "nce_loss", "sampled_softmax_loss",
@@ -73,7 +74,7 @@ def _draw(
 
 
 def log_uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int,
+    true_classes: NumericLike, num_true: int, num_sampled: int, unique: bool, range_max: int,
     seed: int | None = None, name: str | None = None,
 ) -> Sample:  # fmt: skip
     """Draws class i with the probability ``log((i + 2) / (i + 1)) / log(range_max + 1)``: for classes
@@ -85,7 +86,7 @@ def log_uniform_candidate_sampler(
 
 
 def uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int,
+    true_classes: NumericLike, num_true: int, num_sampled: int, unique: bool, range_max: int,
     seed: int | None = None, name: str | None = None,
 ) -> Sample:  # fmt: skip
     """Draws every class with the same probability."""
@@ -123,8 +124,9 @@ def _logits_and_labels(
 
 
 def nce_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int,
-    num_true: int = 1, sampled_values: Any = None, remove_accidental_hits: bool = False,
+    weights: NumericLike, biases: NumericLike, labels: NumericLike, inputs: NumericLike,
+    num_sampled: int, num_classes: int, num_true: int = 1,
+    sampled_values: Any = None, remove_accidental_hits: bool = False,
     partition_strategy: str = "mod", name: str = "nce_loss",
 ) -> Tensor:  # fmt: skip
     """Noise-contrastive loss ``[batch]``: logistic regression of true vs. sampled classes.
@@ -142,8 +144,9 @@ def nce_loss(
 
 
 def sampled_softmax_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int,
-    num_true: int = 1, sampled_values: Any = None, remove_accidental_hits: bool = True,
+    weights: NumericLike, biases: NumericLike, labels: NumericLike, inputs: NumericLike,
+    num_sampled: int, num_classes: int, num_true: int = 1,
+    sampled_values: Any = None, remove_accidental_hits: bool = True,
     partition_strategy: str = "mod", name: str = "sampled_softmax_loss", seed: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Softmax loss ``[batch]`` over the true classes and a sample of the others, for training only.
@@ -159,8 +162,8 @@ def sampled_softmax_loss(
 
 
 def compute_accidental_hits(
-    true_classes: Any,
-    sampled_candidates: Any,
+    true_classes: NumericLike,
+    sampled_candidates: NumericLike,
     num_true: int,
     seed: int | None = None,
     name: str | None = None,

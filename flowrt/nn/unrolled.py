@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.control_flow import cond
+from flowrt.dtypes import DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -24,7 +25,7 @@ def static_rnn(
     cell: Any,
     inputs: Sequence[Structure],
     initial_state: Structure = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[list[Structure], Structure]:
@@ -82,7 +83,7 @@ def static_bidirectional_rnn(
     inputs: Sequence[Any],
     initial_state_fw: Structure = None,
     initial_state_bw: Structure = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[list[Any], Structure, Structure]:

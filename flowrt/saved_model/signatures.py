@@ -10,6 +10,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.messages.tensor_proto import encode_shape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.saved_model.signature_constants import PREDICT_METHOD_NAME
 
 __all__ = [
@@ -17,7 +18,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def build_tensor_info(tensor: Any) -> Any:
+def build_tensor_info(tensor: NumericLike) -> Any:
     """The TensorInfo of a tensor: its name, dtype and shape. Raises `DTypeError` for anything else."""
     if not isinstance(tensor, Tensor):
         raise misuse(f"build_tensor_info: expected a tensor; got {tensor!r}", DTypeError)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import protos
-from flowrt.dtypes import as_dtype, int32, int64
+from flowrt.dtypes import DTypeLike, as_dtype, int32, int64
 from flowrt.dtypes import float16 as half
 from flowrt.dtypes import float64 as double
 from flowrt.errors import DTypeError, UnimplementedError
@@ -46,6 +46,7 @@ from flowrt.graph.ops.text.assertions import check_numerics
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import global_variables as all_variables
 from flowrt.variables.variable import global_variables_initializer as initialize_all_variables
@@ -59,17 +60,21 @@ class AggregationMethod:
     ADD_N, DEFAULT, EXPERIMENTAL_TREE, EXPERIMENTAL_ACCUMULATE_N = range(4)
 
 
-def arg_max(input: Any, dimension: Any, output_type: Any = int64, name: str | None = None) -> Tensor:
+def arg_max(
+    input: TensorLike, dimension: NumericLike, output_type: DTypeLike = int64, name: str | None = None
+) -> Tensor:
     return argmax(input, dimension, name=name, output_type=output_type)
 
 
-def arg_min(input: Any, dimension: Any, output_type: Any = int64, name: str | None = None) -> Tensor:
+def arg_min(
+    input: TensorLike, dimension: NumericLike, output_type: DTypeLike = int64, name: str | None = None
+) -> Tensor:
     return argmin(input, dimension, name=name, output_type=output_type)
 
 
 def assign(
     ref: Variable,
-    value: Any,
+    value: TensorLike,
     validate_shape: bool | None = None,
     use_locking: bool | None = None,
     name: str | None = None,
@@ -78,11 +83,15 @@ def assign(
     return _variable(ref, "assign").assign(value, name=name)
 
 
-def assign_add(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
+def assign_add(
+    ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
     return _variable(ref, "assign_add").assign_add(value, name=name)
 
 
-def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name: str | None = None) -> Tensor:
+def assign_sub(
+    ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
+) -> Tensor:
     return _variable(ref, "assign_sub").assign_sub(value, name=name)
 
 
@@ -115,20 +124,32 @@ scatter_div, scatter_min, scatter_max = map(_scatter, ("scatter_div", "scatter_m
 
 
 def scatter_nd_update(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
+    ref: Variable,
+    indices: NumericLike,
+    updates: TensorLike,
+    use_locking: bool = True,
+    name: str | None = None,
 ) -> Tensor:
     """Set the elements or slices of ``ref`` at ``indices``; returns the new value. See `scatter_update`."""
     return ref.assign(tensor_scatter_update(ref, indices, updates), name=name)
 
 
 def scatter_nd_add(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+    ref: Variable,
+    indices: NumericLike,
+    updates: TensorLike,
+    use_locking: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     return ref.assign(tensor_scatter_add(ref, indices, updates), name=name)
 
 
 def scatter_nd_sub(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+    ref: Variable,
+    indices: NumericLike,
+    updates: TensorLike,
+    use_locking: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     return ref.assign(tensor_scatter_sub(ref, indices, updates), name=name)
 
@@ -143,20 +164,24 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
     return [shape(tensor, out_type=out_type, name=name) for tensor in input]
 
 
-def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
+def is_non_decreasing(x: TensorLike, name: str | None = None) -> Tensor:
     """A scalar bool tensor: true if the elements, in row-major order, never decrease."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less_equal(flat[:-1], flat[1:]), name=name)
 
 
-def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
+def is_strictly_increasing(x: TensorLike, name: str | None = None) -> Tensor:
     """A scalar bool tensor: true if the elements, in row-major order, strictly increase."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less(flat[:-1], flat[1:]), name=name)
 
 
 def verify_tensor_all_finite(
-    t: Any = None, msg: str | None = None, name: str | None = None, x: Any = None, message: str | None = None
+    t: TensorLike | None = None,
+    msg: str | None = None,
+    name: str | None = None,
+    x: TensorLike | None = None,
+    message: str | None = None,
 ) -> Tensor:
     """``t``; the step raises `InvalidArgumentError` with ``msg`` if an element is infinite or NaN."""
     text = msg if message is None else message
@@ -168,7 +193,7 @@ def init_scope() -> AbstractContextManager[None]:
     return get_default_graph().control_dependencies(None)
 
 
-def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None) -> Any:
+def make_tensor_proto(values: Any, dtype: DTypeLike | None = None, shape: Any = None) -> Any:
     """A TensorProto message of an array, or of a value repeated in ``shape``."""
     array = as_array(values, None if dtype is None else as_dtype(dtype))
     if shape is not None:
@@ -178,7 +203,7 @@ def make_tensor_proto(values: Any, dtype: Any = None, shape: Any = None) -> Any:
     return message
 
 
-def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
+def make_ndarray(tensor: TensorLike) -> np.ndarray[Any, Any]:
     """The array in a TensorProto message."""
     return decode_tensor(tensor)
 
@@ -192,7 +217,7 @@ def tables_initializer(name: str = "init_all_tables") -> Operation:
 initialize_all_tables = tables_initializer
 
 
-def get_static_value(tensor: Any, partial: bool = False) -> Any:
+def get_static_value(tensor: TensorLike, partial: bool = False) -> Any:
     """The value of a small integer tensor as far as it is known while the graph is built, or None."""
     if not isinstance(tensor, Tensor):
         return tensor

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType, as_dtype, bool_, float32
+from flowrt.dtypes import DType, DTypeLike, as_dtype, bool_, float32
 from flowrt.errors import FailedPreconditionError, UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.shapes import as_shape, compatible, format_shape
+from flowrt.graph.shapes import ShapeLike, as_shape, compatible, format_shape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.initializers import GlorotUniform, Zeros
 from flowrt.variables.distribution_context import layout_strategy
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
@@ -28,8 +29,8 @@ from flowrt.variables.variable_scope import VariableScope, VariableStore, nested
 
 def get_variable(
     name: str,
-    shape: Any = None,
-    dtype: Any = None,
+    shape: ShapeLike = None,
+    dtype: DTypeLike | None = None,
     initializer: Any = None,
     regularizer: Any = None,
     trainable: bool | None = None,
@@ -44,7 +45,7 @@ def get_variable(
     aggregation: VariableAggregation = VariableAggregation.NONE,
     layout: Any = None,
     stored: Any = None,
-    axes: Any = None,
+    axes: NumericLike | None = None,
 ) -> Variable:
     """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
     existing one.

@@ -8,6 +8,7 @@ from typing import Any
 
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import TensorLike
 
 __all__ = [
     "add_to_collection", "add_to_collections", "colocate_with", "container", "control_dependencies", "device",
@@ -77,6 +78,6 @@ def get_collection_ref(key: Any) -> list[Any]:
     return get_default_graph().get_collection_ref(key)
 
 
-def is_tensor(x: Any) -> bool:
+def is_tensor(x: TensorLike) -> bool:
     """Whether ``x`` is a symbolic tensor or converts to one (a variable, sparse slices)."""
     return isinstance(x, Tensor) or hasattr(x, "__flowrt_tensor__")

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, DTypeLike
 from flowrt.errors import FailedPreconditionError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
@@ -30,8 +30,9 @@ from flowrt.graph.ops.elementwise.comparison import logical_not
 from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
-from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.graph.shapes import ShapeLike, TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 from flowrt.variables.variable_creators import CreatedInScopes
 
 __all__ = [
@@ -137,14 +138,14 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         caching_device: Any = None,
         name: str | None = None,
         variable_def: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         expected_shape: Any = None,
         import_scope: str | None = None,
         constraint: Callable[[Tensor], Tensor] | None = None,
         use_resource: bool | None = None,
         synchronization: VariableSynchronization = VariableSynchronization.AUTO,
         aggregation: VariableAggregation = VariableAggregation.NONE,
-        shape: Any = None,
+        shape: ShapeLike = None,
     ) -> None:
         if initial_value is None:
             raise misuse("Variable: expected an initial_value; got None")
@@ -292,7 +293,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         """The initial value, for initial values of other variables, in any order of initialization."""
         return self.initial_value
 
-    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+    def sparse_read(self, indices: NumericLike, name: str | None = None) -> Tensor:
         """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
         with self._beside():
             return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)
@@ -300,7 +301,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     def eval(self, session: Any = None) -> Any:
         return self._as_graph_element().eval(session=session)
 
-    def load(self, value: Any, session: Any = None) -> None:
+    def load(self, value: TensorLike, session: Any = None) -> None:
         """Set the value in ``session`` (or the default session), without adding operations. Raises
         `InvalidArgumentError` for another shape.
         """
@@ -326,7 +327,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         """The value to save, computed from those of `copies`."""
         return values[0]
 
-    def value_for_copies(self, value: Any) -> Sequence[Any]:
+    def value_for_copies(self, value: TensorLike) -> Sequence[Any]:
         """Values for `copies` that together represent ``value``, to restore."""
         return (value,)
 
@@ -345,18 +346,18 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         """
 
     def assign(
-        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self, value: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         """Set the value. Returns the new value as a tensor, or with ``read_value=False`` the operation."""
         return self._write(variable_ops.assign_variable_op, (value,), name or "Assign", read_value)
 
     def assign_add(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         return self._write(variable_ops.assign_add_variable_op, (delta,), name or "AssignAdd", read_value)
 
     def assign_sub(
-        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+        self, delta: TensorLike, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
         return self._write(variable_ops.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
@@ -388,7 +389,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     scatter_min = _scatter_method("scatter_min", variable_ops.resource_scatter_min)
     scatter_max = _scatter_method("scatter_max", variable_ops.resource_scatter_max)
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike) -> None:
         """Add facts about the shape, for later reads. Raises `InvalidArgumentError` for a contradiction."""
         op = self.handle.op
         refined = merge(op.get_attr("shape"), as_shape(shape))

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-from flowrt.dtypes import as_dtype, float32
+from flowrt.dtypes import DTypeLike, as_dtype, float32
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.source import misuse
@@ -55,7 +55,7 @@ class VariableScope:
         partitioner: Any = None,
         custom_getter: Any = None,
         name_scope: str = "",
-        dtype: Any = float32,
+        dtype: DTypeLike = float32,
         use_resource: bool | None = None,
         constraint: Any = None,
     ) -> None:
@@ -71,7 +71,7 @@ class VariableScope:
     def set_initializer(self, initializer: Any) -> None:
         self.initializer = initializer
 
-    def set_dtype(self, dtype: Any) -> None:
+    def set_dtype(self, dtype: DTypeLike) -> None:
         self.dtype = as_dtype(dtype)
 
     def set_use_resource(self, use_resource: bool) -> None:
@@ -209,7 +209,7 @@ def variable_scope(
     partitioner: Any = None,
     custom_getter: Any = None,
     reuse: Any = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     use_resource: bool | None = None,
     constraint: Any = None,
     auxiliary_name_scope: bool = True,

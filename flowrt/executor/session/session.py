@@ -35,6 +35,7 @@ from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
+from flowrt.graph.typing import FetchLike
 
 LOGGER = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ class BaseSession:
 
     def run(
         self,
-        fetches: Any,
+        fetches: FetchLike,
         feed_dict: Mapping[Any, Any] | None = None,
         options: RunOptions | None = None,
         run_metadata: Any = None,
@@ -262,7 +263,7 @@ class BaseSession:
                     )
 
     def make_callable(
-        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+        self, fetches: FetchLike, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
         """A function from values for ``feed_list`` to those of ``fetches``: `run` without its look-ups.
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, ForeignElementError, InvalidArgumentError
 from flowrt.graph.construction.array_values import NUMBERS, as_array
 from flowrt.graph.construction.conversions import converted, is_registered
@@ -314,10 +314,10 @@ def output_dtypes(op: OpDef, attrs: Mapping[str, Any]) -> list[DType]:
 
 def convert_to_tensor(
     value: Any,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
-    preferred_dtype: Any = None,
-    dtype_hint: Any = None,
+    preferred_dtype: DTypeLike | None = None,
+    dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
     """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python
     value as a constant, a list that contains tensors packed along a new first axis.

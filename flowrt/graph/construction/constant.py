@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import as_dtype
+from flowrt.dtypes import DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.build import constant_tensor, in_scope
@@ -16,7 +16,8 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import BY_EXECUTOR, Effect, Effects, OpDef, PartialValue, ShapeContext, define_op
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
-from flowrt.graph.shapes import Shape, as_shape, merge, num_elements
+from flowrt.graph.shapes import Shape, ShapeLike, as_shape, merge, num_elements
+from flowrt.graph.typing import TensorLike
 
 
 def _const_value(s: ShapeContext) -> PartialValue:
@@ -48,7 +49,11 @@ def const_beside(node: Node, name: str, array: np.ndarray[Any, Any], controls: t
 
 
 def constant(
-    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+    value: TensorLike,
+    dtype: DTypeLike | None = None,
+    shape: ShapeLike = None,
+    name: str = "Const",
+    verify_shape: bool = False,
 ) -> Tensor:
     """A constant tensor.
 
@@ -92,7 +97,7 @@ placeholder_op: OpDef[Tensor] = _define_source(
 )
 
 
-def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> Tensor:
     """A tensor that must be fed: a run that needs it without a feed raises `InvalidArgumentError`.
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
@@ -119,7 +124,7 @@ placeholder_with_default_op = define_op(
 )
 
 
-def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+def placeholder_with_default(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
     """A tensor with ``input``'s value unless fed; ``shape`` may be partial."""
     return placeholder_with_default_op(input, shape=as_shape(shape), name=name)
 

@@ -21,7 +21,7 @@ from flowrt.graph.construction.defaults import default_sessions
 from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.graph.shapes import ShapeLike, TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class Tensor(Symbolic):
     def get_shape(self) -> TensorShape:
         return self.shape
 
-    def set_shape(self, shape: Any) -> None:
+    def set_shape(self, shape: ShapeLike) -> None:
         """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible."""
         try:
             refined = merge(self.spec.shape, as_shape(shape))
@@ -91,17 +91,6 @@ class Tensor(Symbolic):
         Raises `FailedPreconditionError` when there is no session.
         """
         return _session_for(session, "eval()").run(self, feed_dict)
-
-    if TYPE_CHECKING:  # set by flowrt.graph.ops.surface.operators once the ops exist
-
-        def _unary(self) -> Tensor: ...
-        def _binary(self, other: Any, /) -> Tensor: ...
-
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __pow__ = __rpow__ = _binary
-        __truediv__ = __rtruediv__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = _binary
-        __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __matmul__ = __rmatmul__ = _binary
-        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _binary
-        __neg__ = __abs__ = __invert__ = _unary
 
     def __repr__(self) -> str:
         return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"

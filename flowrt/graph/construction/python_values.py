@@ -10,6 +10,10 @@ from flowrt.graph.construction.defaults import default_graphs
 from flowrt.graph.shapes import TensorShape, as_shape, format_shape, num_elements
 from flowrt.graph.source import misuse
 
+if TYPE_CHECKING:
+    from flowrt.graph.construction.operation import Tensor
+    from flowrt.graph.typing import Index, NumericLike, TensorLike
+
 
 class Symbolic:
     """A tensor, or a variable: what Python asks of a value is an error that says what to use."""
@@ -24,6 +28,19 @@ class Symbolic:
         def dtype(self) -> DType: ...
         @property
         def shape(self) -> TensorShape: ...
+
+        # set by flowrt.graph.ops.surface.operators once the ops exist
+        def _unary(self) -> Tensor: ...
+        def _numeric(self, other: NumericLike, /) -> Tensor: ...
+        def __getitem__(self, key: Index | tuple[Index, ...], /) -> Tensor: ...
+        def __add__(self, other: TensorLike, /) -> Tensor: ...
+        def __radd__(self, other: TensorLike, /) -> Tensor: ...
+
+        __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _numeric
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _numeric
+        __matmul__ = __rmatmul__ = __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _numeric
+        __lt__ = __le__ = __gt__ = __ge__ = _numeric
+        __neg__ = __abs__ = __invert__ = _unary
 
     def __bool__(self) -> NoReturn:
         what = "has no truth value"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrt.dtypes import DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
@@ -19,6 +20,7 @@ from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.layers.base import Layer
 from flowrt.nest import flatten, map_structure
 from flowrt.variables.variable import Variable
@@ -75,12 +77,14 @@ class RNNCell(Layer):
                 self.built = True
             return self.call(tensors, state)
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Structure:
+    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> Structure:
         """A state of zeros for ``batch_size`` rows, an int or an integer scalar."""
         with get_default_graph().name_scope(f"{type(self).__name__}ZeroState"):
             return map_structure(lambda size: zeros_of(size, batch_size, dtype), self.state_size)
 
-    def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> Structure:
+    def get_initial_state(
+        self, inputs: NumericLike | None = None, batch_size: Any = None, dtype: DTypeLike | None = None
+    ) -> Structure:
         """`zero_state` for the rows and dtype of ``inputs``, or for those given.
 
         Raises `InvalidArgumentError` when neither is there.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrt.dtypes import DTypeLike
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import split
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
@@ -71,7 +72,7 @@ class GRUCell(_OneStateCell):
         kernel_initializer: Any = None,
         bias_initializer: Any = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_units, activation, reuse, name, dtype, **kwargs)

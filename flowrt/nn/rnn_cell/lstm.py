@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, split
@@ -121,7 +121,7 @@ class BasicLSTMCell(_LSTM):
         activation: Any = None,
         reuse: Any = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -154,7 +154,7 @@ class LSTMCell(_LSTM):
         activation: Any = None,
         reuse: Any = None,
         name: str | None = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(

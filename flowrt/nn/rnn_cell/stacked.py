@@ -6,10 +6,12 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from flowrt.dtypes import DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.variables.variable_scope import variable_scope
@@ -51,14 +53,14 @@ class MultiRNNCell(RNNCell):
     def output_size(self) -> Any:
         return self._cells[-1].output_size
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> Any:
         """The zero states of the cells."""
         if not self._state_is_tuple:
             return super().zero_state(batch_size, dtype)
         with get_default_graph().name_scope(f"{type(self).__name__}ZeroState"):
             return tuple(cell.zero_state(batch_size, dtype) for cell in self._cells)
 
-    def call(self, inputs: Any, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def call(self, inputs: NumericLike, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         if self._state_is_tuple and not (is_nested(state) and len(state) == len(self._cells)):
             got = len(state) if is_nested(state) else f"{state!r:.100}"
             message = f"MultiRNNCell: expected a state for each of the {len(self._cells)} cells; got {got}"

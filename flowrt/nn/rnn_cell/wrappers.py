@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flowrt.dtypes import DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.base.filling import zeros_like
@@ -88,7 +89,7 @@ class DeviceWrapper(CellWrapper):
         super().__init__(cell, **kwargs)
         self._device = device
 
-    def zero_state(self, batch_size: Any, dtype: Any) -> Any:
+    def zero_state(self, batch_size: Any, dtype: DTypeLike) -> Any:
         """The cell's zero state, on the device."""
         with get_default_graph().device(self._device):
             return super().zero_state(batch_size, dtype)
@@ -122,7 +123,7 @@ class DropoutWrapper(CellWrapper):
         state_keep_prob: Any = 1.0,
         variational_recurrent: bool = False,
         input_size: Any = None,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
         seed: int | None = None,
         dropout_state_filter_visitor: Callable[[Any], Any] | None = None,
         **kwargs: Any,

@@ -25,11 +25,12 @@ from flowrt.graph.ops.random.sampling import random_shuffle
 from flowrt.graph.ops.text.assertions import Assert
 from flowrt.graph.ops.text.summaries import scalar
 from flowrt.graph.shapes import as_shape, compatible, format_shape
+from flowrt.graph.typing import TensorLike
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner
 from flowrt.variables.variable import GraphKeys, Variable
 
 
-def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = None) -> Tensor:
+def limit_epochs(tensor: TensorLike, num_epochs: int | None = None, name: str | None = None) -> Tensor:
     """``tensor``, which can be evaluated ``num_epochs`` times (None: unlimited); after that the step raises
     `OutOfRangeError`. Raises `InvalidArgumentError` for no epochs.
     """
@@ -48,7 +49,7 @@ def limit_epochs(tensor: Any, num_epochs: int | None = None, name: str | None = 
 
 
 def input_producer(
-    input_tensor: Any,
+    input_tensor: TensorLike,
     element_shape: Any = None,
     num_epochs: int | None = None,
     shuffle: bool = True,
@@ -90,7 +91,7 @@ def _row_shape(rows: Tensor, element_shape: Any) -> tuple[int | None, ...]:
 
 
 def string_input_producer(
-    string_tensor: Any,
+    string_tensor: TensorLike,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,
@@ -116,7 +117,7 @@ def string_input_producer(
 
 
 def range_input_producer(
-    limit: Any,
+    limit: TensorLike,
     num_epochs: int | None = None,
     shuffle: bool = True,
     seed: int | None = None,

@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrt.base.progress import Progress
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.typing import NumericLike
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.hooks.session_run_hook import (
     SessionRunArgs,
@@ -195,7 +196,7 @@ class NanTensorHook(SessionRunHook):
     ``fail_on_nan_loss=False`` by a request to stop.
     """
 
-    def __init__(self, loss_tensor: Any, fail_on_nan_loss: bool = True) -> None:
+    def __init__(self, loss_tensor: NumericLike, fail_on_nan_loss: bool = True) -> None:
         self._loss, self._fails = loss_tensor, fail_on_nan_loss
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:

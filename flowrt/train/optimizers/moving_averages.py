@@ -13,6 +13,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum, subtract
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
+from flowrt.graph.typing import NumericLike
 from flowrt.train.optimizers.optimizer import on_device_of
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import (
@@ -95,7 +96,7 @@ class ExponentialMovingAverage:
 
     def __init__(
         self,
-        decay: Any,
+        decay: NumericLike,
         num_updates: Any = None,
         zero_debias: bool = False,
         name: str = "ExponentialMovingAverage",

@@ -20,6 +20,7 @@ from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
+from flowrt.graph.typing import NumericLike
 from flowrt.train.optimizers.sharded_gradients import as_updates_need
 from flowrt.train.optimizers.slot_creator import OPTIMIZER_VARIABLES, create_slot, zeros_of
 from flowrt.variables.distribution_context import (
@@ -50,7 +51,7 @@ class Optimizer:
 
     def minimize(
         self,
-        loss: Any,
+        loss: NumericLike | Callable[[], NumericLike],
         global_step: Variable | None = None,
         var_list: Iterable[Variable] | None = None,
         gate_gradients: int = GATE_OP,
@@ -83,7 +84,7 @@ class Optimizer:
 
     def compute_gradients(
         self,
-        loss: Any,
+        loss: NumericLike | Callable[[], NumericLike],
         var_list: Iterable[Variable] | None = None,
         gate_gradients: int = GATE_OP,
         aggregation_method: Any = None,

@@ -10,6 +10,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.state import optimizer_updates
 from flowrt.graph.source import user_line
+from flowrt.graph.typing import NumericLike
 from flowrt.train.optimizers.standard_optimizers import AdagradOptimizer, _constant_like, _RuleOptimizer
 from flowrt.variables.variable import Variable
 
@@ -26,9 +27,9 @@ class ProximalGradientDescentOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        learning_rate: NumericLike,
+        l1_regularization_strength: NumericLike = 0.0,
+        l2_regularization_strength: NumericLike = 0.0,
         use_locking: bool = False,
         name: str = "ProximalGradientDescent",
     ) -> None:
@@ -53,10 +54,10 @@ class ProximalAdagradOptimizer(AdagradOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: NumericLike,
         initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: NumericLike = 0.0,
+        l2_regularization_strength: NumericLike = 0.0,
         use_locking: bool = False,
         name: str = "ProximalAdagrad",
     ) -> None:
@@ -77,11 +78,11 @@ class AdagradDAOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: NumericLike,
         global_step: Any,
         initial_gradient_squared_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: NumericLike = 0.0,
+        l2_regularization_strength: NumericLike = 0.0,
         use_locking: bool = False,
         name: str = "AdagradDA",
     ) -> None:

@@ -22,6 +22,7 @@ from flowrt.graph.ops.elementwise.comparison import equal, greater, where
 from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
 from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import parameters_of, with_parameters
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
@@ -45,7 +46,7 @@ def _decay(rule: Callable[[Any, Any, Any], Any]) -> Callable[..., Tensor]:
 
     def schedule(
         learning_rate: Any,
-        global_step: Any,
+        global_step: NumericLike,
         decay_steps: Any,
         decay_rate: Any,
         staircase: bool = False,
@@ -60,7 +61,7 @@ def _decay(rule: Callable[[Any, Any, Any], Any]) -> Callable[..., Tensor]:
 
 
 @_decay
-def exponential_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
+def exponential_decay(rate: NumericLike, decay_rate: NumericLike, passed: Any) -> Any:
     """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
     rounded down.
     """
@@ -76,7 +77,7 @@ def natural_exp_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
 
 
 @_decay
-def inverse_time_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
+def inverse_time_decay(rate: NumericLike, decay_rate: NumericLike, passed: Any) -> Any:
     """``learning_rate / (1 + decay_rate * global_step / decay_steps)``; with ``staircase`` the quotient is
     rounded down.
     """
@@ -84,11 +85,11 @@ def inverse_time_decay(rate: Any, decay_rate: Any, passed: Any) -> Any:
 
 
 def polynomial_decay(
-    learning_rate: Any,
-    global_step: Any,
-    decay_steps: Any,
-    end_learning_rate: Any = 0.0001,
-    power: Any = 1.0,
+    learning_rate: NumericLike,
+    global_step: NumericLike,
+    decay_steps: NumericLike,
+    end_learning_rate: NumericLike = 0.0001,
+    power: NumericLike = 1.0,
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
@@ -109,7 +110,7 @@ def polynomial_decay(
 
 
 def piecewise_constant(
-    x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
+    x: NumericLike, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
 ) -> Tensor:
     """``values[0]`` while ``x <= boundaries[0]``, then ``values[1]`` while ``x <= boundaries[1]``, …, at last
     ``values[-1]``.
@@ -158,7 +159,11 @@ def _half_cosine(fraction: Any) -> Any:
 
 
 def cosine_decay(
-    learning_rate: Any, global_step: Any, decay_steps: Any, alpha: Any = 0.0, name: str | None = None
+    learning_rate: NumericLike,
+    global_step: NumericLike,
+    decay_steps: NumericLike,
+    alpha: NumericLike = 0.0,
+    name: str | None = None,
 ) -> Tensor:
     """Half a cosine wave from ``learning_rate`` to ``alpha`` times it (Loshchilov and Hutter 2017)."""
     with get_default_graph().name_scope(name or "CosineDecay"):
@@ -168,12 +173,12 @@ def cosine_decay(
 
 
 def cosine_decay_restarts(
-    learning_rate: Any,
-    global_step: Any,
+    learning_rate: NumericLike,
+    global_step: NumericLike,
     first_decay_steps: Any,
     t_mul: Any = 2.0,
     m_mul: Any = 1.0,
-    alpha: Any = 0.0,
+    alpha: NumericLike = 0.0,
     name: str | None = None,
 ) -> Tensor:
     """`cosine_decay` repeated, each time ``t_mul`` times as long and starting ``m_mul`` times as high
@@ -194,12 +199,12 @@ def cosine_decay_restarts(
 
 
 def linear_cosine_decay(
-    learning_rate: Any,
-    global_step: Any,
-    decay_steps: Any,
+    learning_rate: NumericLike,
+    global_step: NumericLike,
+    decay_steps: NumericLike,
     num_periods: Any = 0.5,
-    alpha: Any = 0.0,
-    beta: Any = 0.001,
+    alpha: NumericLike = 0.0,
+    beta: NumericLike = 0.001,
     name: str | None = None,
 ) -> Tensor:
     """``learning_rate * ((alpha + linear) * cosine + beta)``, with ``linear`` from 1 to 0 and a cosine of

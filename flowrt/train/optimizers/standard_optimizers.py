@@ -20,6 +20,7 @@ from flowrt.graph.ops.state import optimizer_updates
 from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.tf1_signatures import passing_on
+from flowrt.graph.typing import NumericLike
 from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
 from flowrt.variables.variable import Variable
 
@@ -94,7 +95,9 @@ class GradientDescentOptimizer(_RuleOptimizer):
 
     _dense_op = optimizer_updates.apply_gradient_descent
 
-    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+    def __init__(
+        self, learning_rate: NumericLike, use_locking: bool = False, name: str = "GradientDescent"
+    ) -> None:
         super().__init__(name, use_locking, alpha=learning_rate)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
@@ -113,8 +116,8 @@ class MomentumOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any,
+        learning_rate: NumericLike,
+        momentum: NumericLike,
         use_locking: bool = False,
         name: str = "Momentum",
         use_nesterov: bool = False,
@@ -131,7 +134,7 @@ class AdagradOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: NumericLike,
         initial_accumulator_value: float = 0.1,
         use_locking: bool = False,
         name: str = "Adagrad",
@@ -157,9 +160,9 @@ class AdadeltaOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        rho: Any = 0.95,
-        epsilon: Any = 1e-8,
+        learning_rate: NumericLike = 0.001,
+        rho: NumericLike = 0.95,
+        epsilon: NumericLike = 1e-8,
         use_locking: bool = False,
         name: str = "Adadelta",
     ) -> None:
@@ -175,10 +178,10 @@ class RMSPropOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        decay: Any = 0.9,
-        momentum: Any = 0.0,
-        epsilon: Any = 1e-10,
+        learning_rate: NumericLike,
+        decay: NumericLike = 0.9,
+        momentum: NumericLike = 0.0,
+        epsilon: NumericLike = 1e-10,
         use_locking: bool = False,
         centered: bool = False,
         name: str = "RMSProp",
@@ -205,10 +208,10 @@ class AdamOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-8,
+        learning_rate: NumericLike = 0.001,
+        beta1: NumericLike = 0.9,
+        beta2: NumericLike = 0.999,
+        epsilon: NumericLike = 1e-8,
         use_locking: bool = False,
         name: str = "Adam",
     ) -> None:
@@ -244,7 +247,7 @@ class AdamWOptimizer(AdamOptimizer):
     """
 
     @passing_on(AdamOptimizer.__init__, name="AdamW")
-    def __init__(self, weight_decay: Any, **options: Any) -> None:
+    def __init__(self, weight_decay: NumericLike, **options: Any) -> None:
         super().__init__(**options)
         self._hypers["weight_decay"] = weight_decay
 
@@ -264,11 +267,11 @@ class FtrlOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
+        learning_rate: NumericLike,
         learning_rate_power: Any = -0.5,
         initial_accumulator_value: float = 0.1,
-        l1_regularization_strength: Any = 0.0,
-        l2_regularization_strength: Any = 0.0,
+        l1_regularization_strength: NumericLike = 0.0,
+        l2_regularization_strength: NumericLike = 0.0,
         use_locking: bool = False,
         name: str = "Ftrl",
     ) -> None:
@@ -301,11 +304,11 @@ class LARSOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any,
-        momentum: Any = 0.9,
-        weight_decay: Any = 0.0001,
+        learning_rate: NumericLike,
+        momentum: NumericLike = 0.9,
+        weight_decay: NumericLike = 0.0001,
         eeta: Any = 0.001,
-        epsilon: Any = 0.0,
+        epsilon: NumericLike = 0.0,
         name: str = "LARSOptimizer",
         skip_list: Sequence[str] | None = None,
         use_nesterov: bool = False,
@@ -349,11 +352,11 @@ class LAMBOptimizer(_RuleOptimizer):
 
     def __init__(
         self,
-        learning_rate: Any = 0.001,
-        weight_decay: Any = 0.0,
-        beta1: Any = 0.9,
-        beta2: Any = 0.999,
-        epsilon: Any = 1e-6,
+        learning_rate: NumericLike = 0.001,
+        weight_decay: NumericLike = 0.0,
+        beta1: NumericLike = 0.9,
+        beta2: NumericLike = 0.999,
+        epsilon: NumericLike = 1e-6,
         exclude_from_weight_decay: Sequence[str] | None = None,
         name: str = "LAMB",
     ) -> None:

@@ -36,6 +36,7 @@ from flowrt.graph.shapes import (
     num_elements,
 )
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 
 
 def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
@@ -191,7 +192,7 @@ concat_offset_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
+def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     """``values`` joined along ``axis``, in which alone their shapes may differ.
 
     Raises `InvalidArgumentError` for scalars (see `stack`) and shapes that do not fit.
@@ -317,7 +318,11 @@ split_v: OpDef[list[Tensor]] = define_op(
 
 
 def split(
-    value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
+    value: TensorLike,
+    num_or_size_splits: Any,
+    axis: NumericLike = 0,
+    num: int | None = None,
+    name: str = "split",
 ) -> list[Tensor]:
     """``value`` split along ``axis``: into equal parts (an int) or into parts of the given sizes.
 
@@ -433,7 +438,7 @@ unpack: OpDef[list[Tensor]] = define_op(
 )
 
 
-def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
+def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
     """The slices of ``value`` along ``axis``; ``num`` is needed where that dimension is not known.
 
     Raises `InvalidArgumentError` for an unknown number of slices.

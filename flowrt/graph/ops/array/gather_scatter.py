@@ -37,6 +37,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis, num_elements
+from flowrt.graph.typing import NumericLike, TensorLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue, Matrix
 
 __all__ = [
@@ -195,11 +196,11 @@ gather_op: OpDef[Tensor] = define_op(
 
 
 def gather(
-    params: Any,
-    indices: Any,
+    params: TensorLike,
+    indices: NumericLike,
     validate_indices: bool | None = None,
     name: str | None = None,
-    axis: Any = None,
+    axis: NumericLike | None = None,
     batch_dims: int = 0,
 ) -> Tensor:
     """The slices of ``params`` along ``axis`` (by default the first after the batch) at ``indices``.
@@ -214,7 +215,7 @@ def gather(
     return gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
 
 
-def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
+def batch_gather(params: TensorLike, indices: NumericLike, name: str | None = None) -> Tensor:
     """`gather` along the last axis of ``indices``; its other dimensions are batch dimensions."""
     ids = convert_to_tensor(indices)
     if ids.spec.shape is None:
@@ -294,7 +295,9 @@ gather_nd_op: OpDef[Tensor] = define_op(
 )
 
 
-def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
+def gather_nd(
+    params: TensorLike, indices: NumericLike, name: str | None = None, batch_dims: int = 0
+) -> Tensor:
     """The slices of ``params`` at coordinates: indices of shape ``[*s, k]`` give ``[*s, *params.shape[k:]]``.
 
     The first ``batch_dims`` dimensions of both are paired. Raises `InvalidArgumentError`, also at run time

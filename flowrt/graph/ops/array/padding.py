@@ -20,6 +20,7 @@ from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import subtract
 from flowrt.graph.shapes import Shape, format_shape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 
 
 def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | None:
@@ -233,7 +234,11 @@ mirror_pad_grad: OpDef[Tensor] = define_op(
 
 
 def pad(
-    tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
+    tensor: TensorLike,
+    paddings: NumericLike,
+    mode: str = "CONSTANT",
+    name: str | None = None,
+    constant_values: TensorLike = 0,
 ) -> Tensor:
     """``tensor`` padded: ``paddings[i]`` = (before, after) elements along dimension i.
 

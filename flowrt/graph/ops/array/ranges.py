@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, moved_axis
 from flowrt.graph.construction.build import convert_to_tensor
@@ -34,6 +34,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, add_n_op, maximum, mult
 from flowrt.graph.ops.elementwise.comparison import equal, less, where_v2
 from flowrt.graph.partial_value import MAX_ELEMENTS
 from flowrt.graph.shapes import Shape, format_shape, is_static, normalize_axis
+from flowrt.graph.typing import NumericLike, TensorLike
 
 # --- range
 
@@ -92,7 +93,13 @@ range_op: OpDef[Tensor] = define_op(
 _RANGE_DTYPES = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 
 
-def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Tensor:
+def range(
+    start: TensorLike,
+    limit: TensorLike | None = None,
+    delta: TensorLike = 1,
+    dtype: DTypeLike | None = None,
+    name: str = "range",
+) -> Tensor:
     """The vector start, start + delta, ... up to ``limit``, exclusive; with one argument from 0 up to it.
 
     The dtype is the widest of the arguments' (int32, int64, float32, float64 in this order) unless ``dtype``
@@ -184,7 +191,7 @@ lin_space_op: OpDef[Tensor] = define_op(
 )
 
 
-def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
+def linspace(start: TensorLike, stop: Any, num: Any, name: str | None = None, axis: int = 0) -> Tensor:
     """``num`` evenly spaced values from ``start`` to ``stop``, both included, along a new dimension ``axis``.
 
     Integers become float64. Raises `InvalidArgumentError` for a negative ``num`` and shapes that do not fit.
@@ -285,12 +292,12 @@ one_hot_op: OpDef[Tensor] = define_op(
 
 
 def one_hot(
-    indices: Any,
-    depth: Any,
-    on_value: Any = None,
-    off_value: Any = None,
+    indices: NumericLike,
+    depth: NumericLike,
+    on_value: TensorLike | None = None,
+    off_value: TensorLike | None = None,
     axis: int | None = None,
-    dtype: Any = None,
+    dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
     """One vector of ``depth`` values per index, along a new dimension ``axis`` (the last by default).
@@ -324,7 +331,10 @@ def static_array(tensor: Tensor) -> Any:
 
 
 def sequence_mask(
-    lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
+    lengths: NumericLike,
+    maxlen: NumericLike | None = None,
+    dtype: DTypeLike = dtypes.bool_,
+    name: str | None = None,
 ) -> Tensor:
     """One row of ``maxlen`` values (by default the largest length) per length, true up to that length.
 

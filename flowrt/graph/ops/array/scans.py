@@ -19,6 +19,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, m
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, negative
 from flowrt.graph.shapes import Shape, merge, normalize_axis
+from flowrt.graph.typing import NumericLike, TensorLike
 
 Scan = Callable[[Any, Any, int, Any], None]
 """``scan(xp, x, axis, out)`` writes the running totals of ``x`` into ``out``."""
@@ -310,21 +311,33 @@ def recurrence(a: Any, b: Any, axis: Any = 0, reverse: bool = False, name: str |
 
 
 def cumsum(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: NumericLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Sums along ``axis`` of the elements to each, without it if ``exclusive``, backwards if ``reverse``."""
     return cumsum_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
 
 
 def cumprod(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: NumericLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """Products along ``axis`` of the elements up to each, otherwise as `cumsum`."""
     return cumprod_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
 
 
 def cumulative_logsumexp(
-    x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
+    x: TensorLike,
+    axis: NumericLike = 0,
+    exclusive: bool = False,
+    reverse: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) along ``axis`` of the elements up to each; the empty sum's is -inf."""
     return cumulative_logsumexp_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)

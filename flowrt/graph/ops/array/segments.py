@@ -33,6 +33,7 @@ from flowrt.graph.ops.elementwise.comparison import equal, greater, greater_equa
 from flowrt.graph.ops.elementwise.division import divide, truediv, truncate_divide
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, format_shape, merge
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum", "unsorted_segment_max",
@@ -315,13 +316,15 @@ unsorted_segment_min = _unsorted_op(
 )
 
 
-def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+def unsorted_segment_mean(
+    data: Any, segment_ids: NumericLike, num_segments: NumericLike, name: str | None = None
+) -> Tensor:
     """The mean of each segment's rows, 0 without rows; integers give float64. Negative ids are ignored."""
     return _over(lambda sizes: sizes, data, segment_ids, num_segments, name or "UnsortedSegmentMean")
 
 
 def unsorted_segment_sqrt_n(
-    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+    data: Any, segment_ids: NumericLike, num_segments: NumericLike, name: str | None = None
 ) -> Tensor:
     """The sum of each segment's rows over the square root of their number. Negative ids are left out."""
     return _over(sqrt, data, segment_ids, num_segments, name or "UnsortedSegmentSqrtN")

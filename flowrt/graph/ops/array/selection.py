@@ -33,6 +33,7 @@ from flowrt.graph.ops.elementwise.division import floordiv, floormod, truediv
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, ShapeTensorLike, TensorLike
 
 __all__ = ["boolean_mask", "dynamic_partition", "dynamic_stitch", "repeat", "sparse_to_dense"]
 
@@ -53,7 +54,9 @@ where_op: OpDef[Tensor] = define_op(
 )
 
 
-def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
+def boolean_mask(
+    tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: NumericLike | None = None
+) -> Tensor:
     """The slices of ``tensor`` at which ``mask`` is true; it covers the dimensions of tensor from ``axis``
     on.
 
@@ -68,7 +71,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
         dims, pattern = values.spec.shape, chosen.spec.shape
         if not pattern:
             raise misuse(f"boolean_mask: expected a mask of known rank, at least 1; got {chosen!r}")
-        first = 0 if axis is None else int(axis)
+        first = 0 if axis is None else int(axis)  # type: ignore[arg-type]  # NumPy's, too
         if dims is not None:
             first = normalize_axis(first, len(dims))
             if not compatible(dims[first : first + len(pattern)], pattern):
@@ -84,7 +87,9 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
         return gather(values, squeeze(where_op(chosen), [1]), axis=first)
 
 
-def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def repeat(
+    input: TensorLike, repeats: TensorLike, axis: int | None = None, name: str | None = None
+) -> Tensor:
     """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times in succession.
 
     ``repeats`` is one number, or one for each slice.
@@ -97,7 +102,8 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
         if dims is None:
             raise InvalidArgumentError(f"repeat: expected an input of known rank; got {values!r}")
         axis = normalize_axis(axis, len(dims))
-        length = getitem(shape(values), axis) if dims[axis] is None else dims[axis]
+        known_length = dims[axis]
+        length = getitem(shape(values), axis) if known_length is None else known_length
         known = static_array(counts)
         if known is not None and isinstance(length, int):
             return gather(values, np.repeat(np.arange(length, dtype=np.int32), known), axis=axis)
@@ -274,9 +280,9 @@ sparse_to_dense_op: OpDef[Tensor] = define_op(
 
 def sparse_to_dense(
     sparse_indices: Any,
-    output_shape: Any,
+    output_shape: ShapeTensorLike,
     sparse_values: Any,
-    default_value: Any = 0,
+    default_value: TensorLike = 0,
     validate_indices: bool = True,
     name: str | None = None,
 ) -> Tensor:
@@ -297,8 +303,8 @@ def sparse_to_dense(
 
 
 def embedding_lookup(
-    params: Any,
-    ids: Any,
+    params: TensorLike,
+    ids: TensorLike,
     partition_strategy: str = "mod",
     name: str | None = None,
     validate_indices: bool = True,

@@ -32,6 +32,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, is_static
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, TensorLike
 
 # --- slice: begin and size
 
@@ -135,7 +136,7 @@ slice_op: OpDef[Tensor] = define_op(
 )
 
 
-def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
+def slice(input_: TensorLike, begin: NumericLike, size: NumericLike, name: str | None = None) -> Tensor:
     """The block of shape ``size`` that starts at ``begin``; both are vectors with one number per dimension.
 
     A size of -1 extends to the end of its dimension. Raises `InvalidArgumentError` for a block out of bounds.
@@ -414,9 +415,9 @@ strided_slice_grad: OpDef[Tensor] = define_op(
 
 
 def strided_slice(
-    input_: Any,
+    input_: TensorLike,
     begin: Any,
-    end: Any,
+    end: NumericLike,
     strides: Any = None,
     begin_mask: int = 0,
     end_mask: int = 0,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import as_dtype
+from flowrt.dtypes import DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading, merged
 from flowrt.graph.construction.build import convert_to_tensor
@@ -35,6 +35,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add
 from flowrt.graph.ops.elementwise.bitwise import invert
 from flowrt.graph.ops.elementwise.math import neg
 from flowrt.graph.shapes import Shape, format_shape, merge
+from flowrt.graph.typing import TensorLike
 
 # --- top_k
 
@@ -105,7 +106,7 @@ top_k_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) -> TopKV2:
+def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str | None = None) -> TopKV2:
     """The ``k`` largest elements along the last dimension and their indices there, as ``(values, indices)``.
 
     They are in descending order, with ``sorted=False`` too. Raises `InvalidArgumentError` for a k above the
@@ -200,10 +201,10 @@ upper_bound = _bound_op(
 
 
 def searchsorted(
-    sorted_sequence: Any,
+    sorted_sequence: TensorLike,
     values: Any,
     side: str = "left",
-    out_type: Any = dtypes.int32,
+    out_type: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
     """The insertion index of each of ``values`` ``[*s, m]`` in its row of ``sorted_sequence``.
@@ -323,16 +324,20 @@ list_diff_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def unique(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> Unique:
+def unique(x: TensorLike, out_idx: Any = dtypes.int32, name: str | None = None) -> Unique:
     """The distinct elements of the vector ``x`` in the order in which they first occur, as ``(y, idx)``."""
     return Unique(*unique_op(x, out_idx=out_idx, name=name))
 
 
-def unique_with_counts(x: Any, out_idx: Any = dtypes.int32, name: str | None = None) -> UniqueWithCounts:
+def unique_with_counts(
+    x: TensorLike, out_idx: Any = dtypes.int32, name: str | None = None
+) -> UniqueWithCounts:
     """The distinct elements of the vector ``x`` and how often each occurs, as ``(y, idx, count)``."""
     return UniqueWithCounts(*unique_with_counts_op(x, out_idx=out_idx, name=name))
 
 
-def setdiff1d(x: Any, y: Any, index_dtype: Any = dtypes.int32, name: str | None = None) -> ListDiff:
+def setdiff1d(
+    x: TensorLike, y: TensorLike, index_dtype: DTypeLike = dtypes.int32, name: str | None = None
+) -> ListDiff:
     """The elements of the vector ``x`` that ``y`` lacks, in their order, as ``(out, idx)``."""
     return ListDiff(*list_diff_op(x, y, out_idx=index_dtype, name=name))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
@@ -43,6 +43,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import exp, is_finite, log, number, sqrt, square
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike, TensorLike
 
 
 def _euclidean_norm(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
@@ -77,7 +78,7 @@ euclidean_norm_op = reduction_op(
 
 
 def reduce_euclidean_norm(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: NumericLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The square root of the sum of squared magnitudes along ``axis``."""
     return reduce(euclidean_norm_op, input_tensor, axis, keepdims, name)
@@ -85,7 +86,10 @@ def reduce_euclidean_norm(
 
 @tf1_names(axis="reduction_indices", keepdims="keep_dims")
 def reduce_logsumexp(
-    input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
+    input_tensor: TensorLike,
+    axis: NumericLike | None = None,
+    keepdims: bool | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) along ``axis``, without overflow: the largest element is taken out of the sum."""
     with get_default_graph().name_scope(name or "ReduceLogSumExp"):
@@ -97,7 +101,7 @@ def reduce_logsumexp(
 
 
 def reduce_variance(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: NumericLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The mean squared distance from the mean along ``axis`` (of magnitudes, if complex)."""
     with get_default_graph().name_scope(name or "reduce_variance"):
@@ -109,7 +113,7 @@ def reduce_variance(
 
 
 def reduce_std(
-    input_tensor: Any, axis: Any = None, keepdims: bool = False, name: str | None = None
+    input_tensor: TensorLike, axis: NumericLike | None = None, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
     """The square root of `reduce_variance`."""
     with get_default_graph().name_scope(name or "reduce_std"):
@@ -118,10 +122,10 @@ def reduce_std(
 
 @tf1_names(axis="reduction_indices", keepdims="keep_dims", input_tensor="input")
 def count_nonzero(
-    input_tensor: Any = None,
-    axis: Any = None,
+    input_tensor: TensorLike | None = None,
+    axis: NumericLike | None = None,
     keepdims: bool | None = None,
-    dtype: Any = dtypes.int64,
+    dtype: DTypeLike = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
     """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``."""
@@ -211,7 +215,12 @@ argmin_op = _position(
 
 
 @tf1_names("output_type", axis="dimension")
-def argmax(input: Any, axis: Any = None, name: str | None = None, output_type: Any = dtypes.int64) -> Tensor:
+def argmax(
+    input: TensorLike,
+    axis: NumericLike | None = None,
+    name: str | None = None,
+    output_type: DTypeLike = dtypes.int64,
+) -> Tensor:
     """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
 
     Raises `InvalidArgumentError` for an axis out of range or without elements.
@@ -220,7 +229,12 @@ def argmax(input: Any, axis: Any = None, name: str | None = None, output_type: A
 
 
 @tf1_names("output_type", axis="dimension")
-def argmin(input: Any, axis: Any = None, name: str | None = None, output_type: Any = dtypes.int64) -> Tensor:
+def argmin(
+    input: TensorLike,
+    axis: NumericLike | None = None,
+    name: str | None = None,
+    output_type: DTypeLike = dtypes.int64,
+) -> Tensor:
     """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`."""
     return argmin_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
 
@@ -331,10 +345,10 @@ def _largest_plus_one(numbers: Tensor) -> Tensor:
 
 def bincount(
     arr: Any,
-    weights: Any = None,
-    minlength: Any = None,
-    maxlength: Any = None,
-    dtype: Any = dtypes.int32,
+    weights: TensorLike | None = None,
+    minlength: TensorLike | None = None,
+    maxlength: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
     """The number of occurrences in ``arr`` of each integer from 0 to the largest, or the sum of its
@@ -393,7 +407,11 @@ histogram_op: OpDef[Tensor] = define_op(
 
 
 def histogram_fixed_width(
-    values: Any, value_range: Any, nbins: Any = 100, dtype: Any = dtypes.int32, name: str | None = None
+    values: Any,
+    value_range: TensorLike,
+    nbins: TensorLike = 100,
+    dtype: DTypeLike = dtypes.int32,
+    name: str | None = None,
 ) -> Tensor:
     """The number of ``values`` in each of ``nbins`` equal parts of ``value_range`` = [low, high].
 
@@ -406,12 +424,12 @@ def histogram_fixed_width(
 
 
 def confusion_matrix(
-    labels: Any,
-    predictions: Any,
-    num_classes: Any = None,
-    dtype: Any = dtypes.int32,
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: TensorLike | None = None,
+    dtype: DTypeLike = dtypes.int32,
     name: str | None = None,
-    weights: Any = None,
+    weights: TensorLike | None = None,
 ) -> Tensor:
     """Entry [i, j] counts the examples of class i predicted as class j, or adds up their ``weights``.
 

@@ -25,6 +25,7 @@ from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.shapes import Shape, merge, normalize_axis
+from flowrt.graph.typing import NumericLike, TensorLike
 
 __all__ = [
     "depth_to_space", "meshgrid", "reverse", "reverse_sequence", "reverse_v2", "roll", "space_to_depth",
@@ -208,8 +209,8 @@ reverse_sequence_op: OpDef[Tensor] = define_op(
 
 
 def reverse_sequence(
-    input: Any,
-    seq_lengths: Any,
+    input: TensorLike,
+    seq_lengths: NumericLike,
     seq_axis: int | None = None,
     batch_axis: int | None = None,
     name: str | None = None,
@@ -356,12 +357,16 @@ depth_to_space_op: OpDef[Tensor] = _define_rearranging(
 )
 
 
-def space_to_depth(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def space_to_depth(
+    input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC"
+) -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h / block_size, w / block_size, c * block_size ** 2]``."""
     return space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
 
 
-def depth_to_space(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
+def depth_to_space(
+    input: TensorLike, block_size: int, name: str | None = None, data_format: str = "NHWC"
+) -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h * block_size, w * block_size, c / block_size ** 2]``."""
     return depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, rank_of
@@ -32,6 +32,7 @@ from flowrt.graph.ops.base.identities import NUMBERS_AND_BOOL, arrays, result_sh
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.shapes import Shape, TensorShape, as_shape, broadcast, format_shape, is_static, num_elements
+from flowrt.graph.typing import ShapeTensorLike, TensorLike
 
 __all__ = [
     "broadcast_dynamic_shape", "broadcast_static_shape", "broadcast_to", "fill", "ones", "ones_like", "zeros",
@@ -123,12 +124,12 @@ def _is_plain_shape(shape: Any) -> bool:
     return not hasattr(shape, "__flowrt_tensor__")
 
 
-def zeros(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+def zeros(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
     """Zeros (False, empty strings) of ``shape``, a shape or an integer vector."""
     return _filled(shape, 0, as_dtype(dtype), name or "zeros")
 
 
-def ones(shape: Any, dtype: Any = dtypes.float32, name: str | None = None) -> Tensor:
+def ones(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
     """Ones (True) of ``shape``, a shape or an integer vector."""
     return _filled(shape, 1, as_dtype(dtype), name or "ones")
 
@@ -158,12 +159,16 @@ zeros_like_op = _like_op("ZerosLike", 0, "Zeros of the input's shape and dtype."
 ones_like_op = _like_op("OnesLike", 1, "Ones of the input's shape and dtype.")
 
 
-def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def zeros_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Zeros of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
     return _filled_like(tensor, 0, dtype, name or "zeros_like", optimize)
 
 
-def ones_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
+def ones_like(
+    tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
+) -> Tensor:
     """Ones of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
     return _filled_like(tensor, 1, dtype, name or "ones_like", optimize)
 
@@ -325,11 +330,11 @@ def _broadcast_rank(s: ShapeContext) -> Shape:
     return (max(r for r in ranks if r is not None),)
 
 
-def broadcast_static_shape(shape_x: Any, shape_y: Any) -> TensorShape:
+def broadcast_static_shape(shape_x: TensorLike, shape_y: TensorLike) -> TensorShape:
     """The shape to which tensors of two (partial) shapes broadcast. Raises `InvalidArgumentError`."""
     return TensorShape(broadcast(as_shape(shape_x), as_shape(shape_y)))
 
 
-def broadcast_dynamic_shape(shape_x: Any, shape_y: Any) -> Tensor:
+def broadcast_dynamic_shape(shape_x: TensorLike, shape_y: TensorLike) -> Tensor:
     """The shape to which tensors of two shapes, given as integer vectors, broadcast."""
     return broadcast_args(shape_x, shape_y)

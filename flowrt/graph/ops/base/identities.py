@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
@@ -34,6 +34,7 @@ from flowrt.graph.op_facets import Loop, Traits, Vjp
 from flowrt.graph.ops.base.kernel_output import copied, copies, delivered
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
+from flowrt.graph.typing import ShapeTensorLike, TensorLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -242,7 +243,7 @@ ensure_shape_op = define_op(
 )
 
 
-def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+def ensure_shape(x: TensorLike, shape: ShapeTensorLike, name: str | None = None) -> Tensor:
     """``x`` with the facts of ``shape`` added; a run where they do not hold raises `InvalidArgumentError`."""
     return ensure_shape_op(x, shape=as_shape(shape), name=name)
 
@@ -336,7 +337,7 @@ cast_op = define_op(
 )
 
 
-def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """``x`` with elements of ``dtype``; a tensor that has that dtype is returned as it is.
 
     Floats become integers towards zero, complex numbers real by dropping the imaginary part first,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, moved_axis, on_axes, same
 from flowrt.graph.construction.build import convert_to_tensor
@@ -41,6 +41,7 @@ from flowrt.graph.ops.base.indexing import put_rows
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import Shape, format_shape, is_static, merge, normalize_axis, num_elements
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike, TensorLike
 
 __all__ = ["expand_dims", "invert_permutation", "rank", "reshape", "shape", "size", "squeeze", "transpose"]
 
@@ -113,7 +114,7 @@ rank_op = define_op(
 )
 
 
-def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
     """The shape of ``input`` at run time, a vector of ``out_type``; a constant when it is known already."""
     tensor, dtype = convert_to_tensor(input), as_dtype(out_type or dtypes.int32)
     if is_static(tensor.spec.shape):
@@ -121,7 +122,7 @@ def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> 
     return shape_op(tensor, out_type=dtype, name=name)
 
 
-def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
     """The number of elements of ``input``, a scalar of ``out_type``; a constant when it is known already."""
     tensor, dtype = convert_to_tensor(input), as_dtype(out_type)
     count = num_elements(tensor.spec.shape)
@@ -130,7 +131,7 @@ def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> T
     return size_op(tensor, out_type=dtype, name=name)
 
 
-def rank(input: Any, name: str | None = None) -> Tensor:
+def rank(input: TensorLike, name: str | None = None) -> Tensor:
     """The number of dimensions of ``input``, an int32 scalar; a constant when it is known already."""
     tensor = convert_to_tensor(input)
     if tensor.spec.shape is not None:
@@ -268,7 +269,7 @@ expand_dims_op = define_op(
 
 
 @tf1_names(axis="dim")
-def expand_dims(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def expand_dims(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
     """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one."""
     return expand_dims_op(input, axis, name=name)
 
@@ -323,7 +324,7 @@ squeeze_op = define_op(
 
 
 @tf1_names(axis="squeeze_dims")
-def squeeze(input: Any, axis: Any = None, name: str | None = None) -> Tensor:
+def squeeze(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
     """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints)."""
     axes = () if axis is None else axis if isinstance(axis, Iterable) else (axis,)
     return squeeze_op(input, squeeze_dims=axes, name=name)
@@ -422,7 +423,9 @@ conjugate_transpose: OpDef[Tensor] = define_op(
 )
 
 
-def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
+def transpose(
+    a: TensorLike, perm: NumericLike | None = None, name: str = "transpose", conjugate: bool = False
+) -> Tensor:
     """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated."""
     tensor = convert_to_tensor(a)
     if perm is None and tensor.spec.shape is not None:
@@ -433,7 +436,7 @@ def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool
     return build(tensor, perm, name=name)
 
 
-def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
+def matrix_transpose(a: TensorLike, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
     """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, optionally conjugated.
 
     Raises `InvalidArgumentError` below rank 2.

@@ -11,6 +11,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import TensorShape, compatible, format_shape
+from flowrt.graph.typing import NumericLike, TensorLike
 
 
 class SparseTensorValue(NamedTuple):
@@ -33,7 +34,7 @@ class SparseTensor:
     Raises `InvalidArgumentError` for parts that do not fit together.
     """
 
-    def __init__(self, indices: Any, values: Any, dense_shape: Any) -> None:
+    def __init__(self, indices: NumericLike, values: Any, dense_shape: TensorLike) -> None:
         self.indices = convert_to_tensor(indices, int64)
         self.values = convert_to_tensor(values)
         self.dense_shape = convert_to_tensor(dense_shape, int64)

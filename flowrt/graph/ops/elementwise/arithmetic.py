@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
@@ -47,6 +47,7 @@ from flowrt.graph.ops.elementwise.comparison import (
     zero_of,
 )
 from flowrt.graph.shapes import Shape, is_static, merge
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -204,13 +205,13 @@ multiply = binary_op(
 )
 
 
-def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined."""
     build = add_v1 if getattr(x, "dtype", None) is dtypes.string else add_v2
     return build(x, y, name=name or "Add")
 
 
-def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+def scalar_mul(scalar: NumericLike, x: NumericLike, name: str | None = None) -> Any:
     """``scalar * x`` for a tensor or an `IndexedSlices` x; the result is of the same kind.
 
     Raises `InvalidArgumentError` when ``scalar`` is not a scalar.
@@ -288,7 +289,7 @@ add_n_op = define_op(
 )
 
 
-def add_n(inputs: Any, name: str | None = None) -> Tensor:
+def add_n(inputs: NumericLike, name: str | None = None) -> Tensor:
     """The sum of tensors (or `IndexedSlices`, which become dense) of one shape and dtype."""
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise InvalidArgumentError(f"add_n: expected a list of at least one tensor; got {inputs!r}")
@@ -298,7 +299,9 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
     return add_n_op(inputs, name=name)
 
 
-def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
+def accumulate_n(
+    inputs: NumericLike, shape: Any = None, tensor_dtype: DTypeLike | None = None, name: str | None = None
+) -> Tensor:
     """`add_n` with the sum's ``shape`` and dtype given: raises `InvalidArgumentError` if they do not fit."""
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise InvalidArgumentError(f"accumulate_n: expected a list of at least one tensor; got {inputs!r}")
@@ -418,7 +421,9 @@ maximum = _extreme_op("Maximum", max, greater_equal, "The larger of x and y.")
 minimum = _extreme_op("Minimum", min, less_equal, "The smaller of x and y.")
 
 
-def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+def clip_by_value(
+    t: NumericLike, clip_value_min: NumericLike, clip_value_max: NumericLike, name: str | None = None
+) -> Any:
     """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. Slices stay slices.
 
     The bounds are scalars or broadcast to t's shape; raises `InvalidArgumentError` if they would widen it.
@@ -434,7 +439,7 @@ def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | 
     return IndexedSlices(clipped, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else clipped
 
 
-def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+def saturate_cast(value: NumericLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """``value`` cast to ``dtype`` and clipped to its range."""
     with get_default_graph().name_scope(name or "saturate_cast") as scope:
         tensor, target = convert_to_tensor(value), as_dtype(dtype)

@@ -44,6 +44,7 @@ from flowrt.graph.ops.base.filling import unbroadcast, zeros_like_op
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import Shape, broadcast, merge
+from flowrt.graph.typing import TensorLike
 
 __all__ = [
     "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or",
@@ -199,7 +200,7 @@ logical_not = elementwise_op(
 )
 
 
-def logical_xor(x: Any, y: Any, name: str = "LogicalXor") -> Tensor:
+def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
     """Either x or y, but not both."""
     return not_equal(convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name)
 
@@ -330,7 +331,9 @@ select_v2: OpDef[Tensor] = elementwise_op(
 )
 
 
-def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+def where(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Tensor:
     """x where ``condition`` holds, else y, of one shape; the condition has it too, or is a vector over rows.
 
     Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
@@ -342,7 +345,9 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     return select(condition, x, y, name=name)
 
 
-def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+def where_v2(
+    condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
+) -> Tensor:
     """x where ``condition`` holds, else y; all three broadcast. Without x and y as `where`."""
     if x is None or y is None:
         return where(condition, x, y, name)

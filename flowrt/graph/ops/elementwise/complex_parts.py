@@ -25,6 +25,7 @@ from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape, elementwise_op, less, where_v2, zero_of
 from flowrt.graph.ops.elementwise.division import div_no_nan, realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, number
+from flowrt.graph.typing import NumericLike
 
 _PARTS = frozenset((dtypes.float32, dtypes.float64))
 
@@ -136,7 +137,7 @@ complex_op = define_op(
 )
 
 
-def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
+def complex(real: NumericLike, imag: NumericLike, name: str | None = None) -> Tensor:
     """real + i imag: complex64 of two float32, complex128 of two float64."""
     first = convert_to_tensor(
         real, imag.dtype if isinstance(imag, Tensor) and not isinstance(real, Tensor) else None
@@ -147,25 +148,25 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
     return complex_op(first, imag, Tout=wide, name=name)
 
 
-def real(input: Any, name: str | None = None) -> Tensor:
+def real(input: NumericLike, name: str | None = None) -> Tensor:
     """The real part; of a real tensor itself."""
     x = convert_to_tensor(input)
     return real_op(x, Tout=x.dtype.real_dtype, name=name) if x.dtype.is_complex else x
 
 
-def imag(input: Any, name: str | None = None) -> Tensor:
+def imag(input: NumericLike, name: str | None = None) -> Tensor:
     """The imaginary part. Raises `DTypeError` for a real tensor."""
     x = convert_to_tensor(input)
     return imag_op(x, Tout=x.dtype.real_dtype, name=name)
 
 
-def conj(x: Any, name: str | None = None) -> Tensor:
+def conj(x: NumericLike, name: str | None = None) -> Tensor:
     """The complex conjugate; of a real tensor itself."""
     tensor = convert_to_tensor(x)
     return conj_op(tensor, name=name) if tensor.dtype.is_complex else tensor
 
 
-def abs(x: Any, name: str | None = None) -> Tensor:
+def abs(x: NumericLike, name: str | None = None) -> Tensor:
     """The magnitude of each element, real also for a complex tensor."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
@@ -173,7 +174,7 @@ def abs(x: Any, name: str | None = None) -> Tensor:
     return abs_op(tensor, name=name)
 
 
-def angle(input: Any, name: str | None = None) -> Tensor:
+def angle(input: NumericLike, name: str | None = None) -> Tensor:
     """The angle to the positive real axis, from -pi to pi; of a real tensor 0 or pi."""
     x = convert_to_tensor(input)
     if x.dtype.is_complex:

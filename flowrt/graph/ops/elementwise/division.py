@@ -32,6 +32,7 @@ from flowrt.graph.ops.elementwise.arithmetic import (
     unbroadcast_pair,
 )
 from flowrt.graph.ops.elementwise.comparison import elementwise_op, not_equal, pairs, zero_of
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -233,7 +234,7 @@ def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def truediv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x / y; integers of up to 16 bits are divided as float32, wider ones as float64."""
     with get_default_graph().name_scope(name or "truediv") as scope:
         x, y = _operands(x, y, scope)
@@ -244,14 +245,14 @@ def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
 divide = truediv  # as Python 3 has it
 
 
-def div(x: Any, y: Any, name: str | None = None) -> Tensor:
+def div(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x / y as Python 2 has it: the floor of the quotient for integers."""
     with get_default_graph().name_scope(name or "div") as scope:
         x, y = _operands(x, y, scope)
         return (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)
 
 
-def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+def floordiv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """floor(x / y)."""
     return floor_div(x, y, name=name or "floordiv")
 

@@ -37,6 +37,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply
 from flowrt.graph.ops.elementwise.comparison import elementwise_op
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import merge
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -437,7 +438,7 @@ rint = _flat_op("Rint", "T", "rint", instruction("round"), "The nearest integer;
 round_op = _flat_op("Round", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
 
 
-def round(x: Any, name: str | None = None) -> Tensor:
+def round(x: NumericLike, name: str | None = None) -> Tensor:
     """The nearest integers, the even one of two as near; integer tensors are returned as they are."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_integer:
@@ -454,7 +455,7 @@ is_finite = _flat_op(
 )
 
 
-def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
+def polyval(coeffs: Any, x: NumericLike, name: str | None = None) -> Tensor:
     """The polynomial with ``coeffs`` (a list of tensors, the highest power first) at ``x``, by Horner's rule.
 
     Raises `InvalidArgumentError` when ``coeffs`` is not a list.

@@ -36,6 +36,7 @@ from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_shape,
 )
 from flowrt.graph.shapes import Shape, broadcast, merge
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "cholesky", "cholesky_solve", "matrix_determinant", "matrix_inverse", "matrix_solve",
@@ -176,12 +177,12 @@ class LogMatrixDeterminant(NamedTuple):
     log_abs_determinant: Tensor
 
 
-def slogdet(input: Any, name: str | None = None) -> LogMatrixDeterminant:
+def slogdet(input: NumericLike, name: str | None = None) -> LogMatrixDeterminant:
     """The sign of the determinants of square matrices, and the logarithm of their absolute value."""
     return LogMatrixDeterminant(*log_matrix_determinant(input, name=name))
 
 
-def logdet(matrix: Any, name: str | None = None) -> Tensor:
+def logdet(matrix: NumericLike, name: str | None = None) -> Tensor:
     """The logarithm of the determinants of Hermitian positive definite matrices, by Cholesky
     decomposition.
     """
@@ -320,7 +321,7 @@ matrix_triangular_solve: OpDef[Tensor] = define_op(
 )
 
 
-def cholesky_solve(chol: Any, rhs: Any, name: str | None = None) -> Tensor:
+def cholesky_solve(chol: NumericLike, rhs: NumericLike, name: str | None = None) -> Tensor:
     """The X of ``A X = rhs``, given the Cholesky factor ``chol`` of A."""
     with get_default_graph().name_scope(name or "cholesky_solve"):
         chol = convert_to_tensor(chol, name="chol")
@@ -394,7 +395,7 @@ qr_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def qr(input: Any, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
+def qr(input: NumericLike, full_matrices: bool = False, name: str | None = None) -> tuple[Tensor, Tensor]:
     """q ``[..., m, k]`` with orthonormal columns and upper triangular r ``[..., k, n]``: input = q r, k =
     min(m, n).
     """

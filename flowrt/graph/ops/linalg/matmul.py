@@ -28,6 +28,7 @@ from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply
 from flowrt.graph.ops.elementwise.complex_parts import conj
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
+from flowrt.graph.typing import NumericLike
 
 _LOW_PRECISION = (dtypes.float16.np, dtypes.bfloat16.np)
 
@@ -203,8 +204,8 @@ batch_matmul = define_op(
 
 
 def matmul(
-    a: Any,
-    b: Any,
+    a: NumericLike,
+    b: NumericLike,
     transpose_a: bool = False,
     transpose_b: bool = False,
     adjoint_a: bool = False,
@@ -239,8 +240,8 @@ def _is_matrix(x: Tensor) -> bool:
 
 
 def matvec(
-    a: Any,
-    b: Any,
+    a: NumericLike,
+    b: NumericLike,
     transpose_a: bool = False,
     adjoint_a: bool = False,
     a_is_sparse: bool = False,
@@ -259,7 +260,7 @@ def matvec(
 # --- tensor products
 
 
-def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
+def tensordot(a: NumericLike, b: NumericLike, axes: NumericLike, name: str | None = None) -> Tensor:
     """The sum of products over ``axes``: an int n for the last n of ``a`` and the first n of ``b``, or two
     lists.
 

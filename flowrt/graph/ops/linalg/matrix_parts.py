@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import as_dtype
+from flowrt.dtypes import DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import batched, leading, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
@@ -26,6 +26,7 @@ from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_lik
 from flowrt.graph.ops.base.kernel_output import copied, delivered
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "diag", "diag_part", "eye", "matrix_band_part", "matrix_diag", "matrix_diag_part", "matrix_set_diag",
@@ -102,7 +103,7 @@ matrix_diag_op = define_op(
 )
 
 
-def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
+def matrix_diag(diagonal: NumericLike, name: str = "diag") -> Tensor:
     """Square matrices ``[..., n, n]`` with the diagonals ``[..., n]``."""
     return matrix_diag_op(diagonal, name=name)
 
@@ -126,7 +127,7 @@ matrix_diag_part_op: OpDef[Tensor] = define_op(
 )
 
 
-def matrix_diag_part(input: Any, name: str = "diag_part") -> Tensor:
+def matrix_diag_part(input: NumericLike, name: str = "diag_part") -> Tensor:
     """The main diagonals ``[..., min(m, n)]`` of matrices ``[..., m, n]``."""
     return matrix_diag_part_op(input, name=name)
 
@@ -168,7 +169,7 @@ matrix_set_diag_op: OpDef[Tensor] = define_op(
 )
 
 
-def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor:
+def matrix_set_diag(input: NumericLike, diagonal: NumericLike, name: str = "set_diag") -> Tensor:
     """Matrices ``[..., m, n]`` with their main diagonals replaced by ``diagonal``, ``[..., min(m, n)]``."""
     return matrix_set_diag_op(input, diagonal, name=name)
 
@@ -271,7 +272,7 @@ def eye(
     num_rows: Any,
     num_columns: Any = None,
     batch_shape: Any = None,
-    dtype: Any = dtypes.float32,
+    dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
     """Identity matrices ``batch_shape + [num_rows, num_columns]``; square by default."""
@@ -297,7 +298,7 @@ def eye(
         )
 
 
-def trace(x: Any, name: str | None = None) -> Tensor:
+def trace(x: NumericLike, name: str | None = None) -> Tensor:
     """The sums ``[...]`` of the main diagonals of matrices ``[..., m, n]``."""
     with get_default_graph().name_scope(name or "Trace"):
         return reduce_sum(matrix_diag_part(convert_to_tensor(x)), [-1])

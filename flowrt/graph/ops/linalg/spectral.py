@@ -35,6 +35,7 @@ from flowrt.graph.ops.linalg.matrix_parts import (
     matrix_shape,
 )
 from flowrt.graph.shapes import Shape
+from flowrt.graph.typing import NumericLike
 
 
 def _columns_times(x: Tensor, factors: Tensor) -> Tensor:
@@ -141,7 +142,9 @@ svd_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def svd(tensor: Any, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None) -> Any:
+def svd(
+    tensor: NumericLike, full_matrices: bool = False, compute_uv: bool = True, name: str | None = None
+) -> Any:
     """``(s, u, v)`` with ``tensor = u diag(s) v**H``, or only ``s`` without ``compute_uv``. ``s`` is real.
 
     Shapes: tensor ``[..., m, n]``, s ``[..., k]``, u ``[..., m, k]``, v ``[..., n, k]`` with k = min(m, n);
@@ -199,7 +202,7 @@ self_adjoint_eig_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def self_adjoint_eig(tensor: NumericLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues ``[..., n]``, smallest first, and eigenvectors (columns of ``[..., n, n]``) of Hermitian
     matrices.
 
@@ -209,6 +212,6 @@ def self_adjoint_eig(tensor: Any, name: str | None = None) -> tuple[Tensor, Tens
     return values, vectors
 
 
-def self_adjoint_eigvals(tensor: Any, name: str | None = None) -> Tensor:
+def self_adjoint_eigvals(tensor: NumericLike, name: str | None = None) -> Tensor:
     """The eigenvalues of `self_adjoint_eig` alone."""
     return self_adjoint_eig_op(tensor, compute_v=False, name=name)[0]

@@ -26,6 +26,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import abs_op, neg, negative, number, sigmoid, sign, tanh
 from flowrt.graph.ops.elementwise.special import erf
 from flowrt.graph.shapes import merge
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -297,7 +298,7 @@ softsign = _activation(
 )
 
 
-def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Tensor:
+def leaky_relu(features: NumericLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
     """``features`` where they are positive, otherwise ``alpha`` times them; integers become float32."""
     x = convert_to_tensor(features)
     if x.dtype.is_integer:
@@ -305,7 +306,7 @@ def leaky_relu(features: Any, alpha: float = 0.2, name: str | None = None) -> Te
     return leaky_relu_op(x, alpha=alpha, name=name)
 
 
-def swish(features: Any, beta: Any = 1.0, name: str | None = None) -> Tensor:
+def swish(features: NumericLike, beta: Any = 1.0, name: str | None = None) -> Tensor:
     """``features * sigmoid(beta * features)``."""
     with get_default_graph().name_scope(name or "swish") as scope:
         x = convert_to_tensor(features)
@@ -320,7 +321,7 @@ def swish(features: Any, beta: Any = 1.0, name: str | None = None) -> Tensor:
 silu = swish
 
 
-def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Tensor:
+def gelu(features: NumericLike, approximate: bool = False, name: str | None = None) -> Tensor:
     """``x * P(X <= x)``, X standard normal (Hendrycks and Gimpel, 2016), or its approximation by tanh."""
     with get_default_graph().name_scope(name or "Gelu") as scope:
         x = convert_to_tensor(features)
@@ -334,14 +335,14 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
         return multiply(multiply(number(0.5, x), x), add(number(1, x), bend), name=scope)
 
 
-def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
+def crelu(features: NumericLike, name: str | None = None, axis: int = -1) -> Tensor:
     """`relu` of ``features`` and of their negative, concatenated along ``axis`` (Shang et al., 2016)."""
     with get_default_graph().name_scope(name or "CRelu") as scope:
         x = convert_to_tensor(features)
         return relu(concat([x, neg(x)], axis), name=scope)
 
 
-def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+def log_sigmoid(x: NumericLike, name: str | None = None) -> Tensor:
     """``log(1 / (1 + exp(-x)))``, exact for large ``|x|`` too."""
     with get_default_graph().name_scope(name or "LogSigmoid"):
         return negative(softplus(negative(convert_to_tensor(x))))

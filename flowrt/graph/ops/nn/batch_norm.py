@@ -30,6 +30,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, add_n, multiply, subtra
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import number, rsqrt, square
 from flowrt.graph.shapes import Shape, merge
+from flowrt.graph.typing import DataFormat, NumericLike
 
 
 def second_order(
@@ -325,13 +326,13 @@ batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
 
 
 def fused_batch_norm(
-    x: Any,
-    scale: Any,
-    offset: Any,
-    mean: Any = None,
-    variance: Any = None,
+    x: NumericLike,
+    scale: NumericLike,
+    offset: NumericLike,
+    mean: NumericLike | None = None,
+    variance: NumericLike | None = None,
     epsilon: float = 0.001,
-    data_format: str = "NHWC",
+    data_format: DataFormat = "NHWC",
     is_training: bool = True,
     name: str | None = None,
     exponential_avg_factor: float = 1.0,

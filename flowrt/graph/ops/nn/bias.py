@@ -30,6 +30,7 @@ from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import Shape, format_shape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, ShapeTensorLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 
@@ -173,7 +174,9 @@ bias_add_grad: OpDef[Tensor] = define_op(
 )
 
 
-def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
+def bias_add(
+    value: NumericLike, bias: NumericLike, data_format: str | None = None, name: str | None = None
+) -> Tensor:
     """``value`` with the vector ``bias`` added along its channels, the last axis, or axis 1 for data
     formats "NC...".
 
@@ -186,13 +189,13 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     return bias_add_op(value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name)
 
 
-def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
+def xw_plus_b(x: NumericLike, weights: NumericLike, biases: NumericLike, name: str | None = None) -> Tensor:
     """``matmul(x, weights) + biases``."""
     with get_default_graph().name_scope(name or "xw_plus_b") as scope:
         return bias_add(matmul(x, weights), biases, name=scope)
 
 
-def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
+def relu_layer(x: NumericLike, weights: NumericLike, biases: NumericLike, name: str | None = None) -> Tensor:
     """``relu(matmul(x, weights) + biases)``."""
     with get_default_graph().name_scope(name or "relu_layer") as scope:
         return relu(bias_add(matmul(x, weights), biases), name=scope)
@@ -202,12 +205,12 @@ def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Te
 
 
 def dropout(
-    x: Any,
-    keep_prob: Any = None,
-    noise_shape: Any = None,
+    x: NumericLike,
+    keep_prob: NumericLike | None = None,
+    noise_shape: ShapeTensorLike = None,
     seed: int | None = None,
     name: str | None = None,
-    rate: Any = None,
+    rate: NumericLike | None = None,
 ) -> Tensor:
     """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others divided by
     ``1 - rate``.

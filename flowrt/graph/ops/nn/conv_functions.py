@@ -26,6 +26,7 @@ from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first, every_axis, join_layout, padding_attrs
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import DataFormat, Ints, NumericLike, Padding, ShapeTensorLike
 
 __all__ = [
     "atrous_conv2d", "conv1d", "conv2d", "conv2d_backprop_filter", "conv2d_backprop_input",
@@ -38,13 +39,13 @@ _ONES = (1, 1, 1, 1)
 
 @tf1_names(filters="filter")
 def conv2d(
-    input: Any,
-    filter: Any = None,
-    strides: Any = None,
-    padding: Any = None,
+    input: NumericLike,
+    filter: NumericLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding | None = None,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
-    dilations: Any = _ONES,
+    data_format: DataFormat = "NHWC",
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
@@ -56,14 +57,14 @@ def conv2d(
 
 @tf1_names(filters="filter")
 def conv2d_backprop_input(
-    input_sizes: Any,
-    filter: Any = None,
-    out_backprop: Any = None,
-    strides: Any = None,
-    padding: Any = None,
+    input_sizes: NumericLike,
+    filter: NumericLike | None = None,
+    out_backprop: NumericLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding | None = None,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
-    dilations: Any = _ONES,
+    data_format: DataFormat = "NHWC",
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `conv2d` with respect to its input, of shape ``input_sizes``."""
@@ -72,14 +73,14 @@ def conv2d_backprop_input(
 
 
 def conv2d_backprop_filter(
-    input: Any,
-    filter_sizes: Any,
-    out_backprop: Any,
-    strides: Any,
-    padding: Any,
+    input: NumericLike,
+    filter_sizes: NumericLike,
+    out_backprop: NumericLike,
+    strides: Ints,
+    padding: Padding,
     use_cudnn_on_gpu: bool = True,
-    data_format: str = "NHWC",
-    dilations: Any = _ONES,
+    data_format: DataFormat = "NHWC",
+    dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
     """The gradient of `conv2d` with respect to its filter, of shape ``filter_sizes``."""
@@ -89,14 +90,14 @@ def conv2d_backprop_filter(
 
 @tf1_names("dilations", input="value", filters="filter")
 def conv2d_transpose(
-    value: Any = None,
-    filter: Any = None,
-    output_shape: Any = None,
-    strides: Any = None,
-    padding: Any = "SAME",
-    data_format: str = "NHWC",
+    value: NumericLike | None = None,
+    filter: NumericLike | None = None,
+    output_shape: ShapeTensorLike = None,
+    strides: Ints | None = None,
+    padding: Padding = "SAME",
+    data_format: DataFormat = "NHWC",
     name: str | None = None,
-    dilations: Any = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """Transpose of `conv2d`: from its output to an image of ``output_shape``; filter [kh, kw, out, in]."""
     inputs = output_shape, filter, value
@@ -104,19 +105,21 @@ def conv2d_transpose(
     return _convolve(conv2d_backprop_input_op, inputs, 2, strides, padding, data_format, dilations, name)
 
 
-def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
+def atrous_conv2d(
+    value: NumericLike, filters: NumericLike, rate: int, padding: Padding, name: str | None = None
+) -> Tensor:
     """`conv2d` with filter elements ``rate`` apart."""
     return _convolve(conv2d_op, (value, filters), 2, 1, padding, "NHWC", rate, name)
 
 
 @tf1_names(filters="filter")
 def conv3d(
-    input: Any,
-    filter: Any = None,
-    strides: Any = None,
-    padding: Any = None,
+    input: NumericLike,
+    filter: NumericLike | None = None,
+    strides: Ints | None = None,
+    padding: Padding | None = None,
     data_format: str = "NDHWC",
-    dilations: Any = (1, 1, 1, 1, 1),
+    dilations: Ints = (1, 1, 1, 1, 1),
     name: str | None = None,
 ) -> Tensor:
     """The cross-correlation of volumes ``[n, d, h, w, c]`` (or NCDHW) with filters ``[kd, kh, kw, c, f]``."""
@@ -125,14 +128,14 @@ def conv3d(
 
 @tf1_names("dilations", input="value", filters="filter")
 def conv3d_transpose(
-    value: Any,
-    filter: Any = None,
-    output_shape: Any = None,
-    strides: Any = None,
-    padding: Any = "SAME",
+    value: NumericLike,
+    filter: NumericLike | None = None,
+    output_shape: ShapeTensorLike = None,
+    strides: Ints | None = None,
+    padding: Padding = "SAME",
     data_format: str = "NDHWC",
     name: str | None = None,
-    dilations: Any = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """The transpose of `conv3d`: from its output to a volume of ``output_shape``."""
     inputs = output_shape, filter, value
@@ -144,12 +147,12 @@ def conv3d_transpose(
 def conv1d(
     value: Any = None,
     filters: Any = None,
-    stride: Any = None,
-    padding: Any = None,
+    stride: Ints | None = None,
+    padding: Padding | None = None,
     use_cudnn_on_gpu: bool | None = None,
     data_format: str | None = None,
     name: str | None = None,
-    dilations: Any = None,
+    dilations: Ints | None = None,
 ) -> Tensor:
     """The cross-correlation of sequences ``[n, w, c]`` (or NCW) with a filter ``[k, c / groups, f]``.
 
@@ -169,11 +172,11 @@ def conv1d(
 
 @tf1_names(dilations="rate")
 def depthwise_conv2d(
-    input: Any,
-    filter: Any,
-    strides: Any,
-    padding: Any,
-    rate: Any = None,
+    input: NumericLike,
+    filter: NumericLike,
+    strides: Ints,
+    padding: Padding,
+    rate: NumericLike | None = None,
     name: str | None = None,
     data_format: str | None = None,
 ) -> Tensor:
@@ -188,7 +191,7 @@ def depthwise_conv2d(
 
 
 def depthwise_conv2d_native(
-    input: Any, filter: Any, strides: Any, padding: str, data_format: str = "NHWC",
+    input: NumericLike, filter: NumericLike, strides: Ints, padding: Padding, data_format: str = "NHWC",
     dilations: Any = (1, 1, 1, 1), name: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `depthwise_conv2d`."""
@@ -198,12 +201,12 @@ def depthwise_conv2d_native(
 
 @tf1_names(dilations="rate")
 def separable_conv2d(
-    input: Any,
-    depthwise_filter: Any,
-    pointwise_filter: Any,
-    strides: Any,
-    padding: Any,
-    rate: Any = None,
+    input: NumericLike,
+    depthwise_filter: NumericLike,
+    pointwise_filter: NumericLike,
+    strides: Ints,
+    padding: Padding,
+    rate: NumericLike | None = None,
     name: str | None = None,
     data_format: str | None = None,
 ) -> Tensor:
@@ -218,11 +221,11 @@ def separable_conv2d(
 
 @tf1_names(filters="filter", dilations="dilation_rate")
 def convolution(
-    input: Any,
-    filter: Any = None,
-    padding: Any = None,
-    strides: Any = None,
-    dilation_rate: Any = None,
+    input: NumericLike,
+    filter: NumericLike | None = None,
+    padding: Padding | None = None,
+    strides: Ints | None = None,
+    dilation_rate: Ints | None = None,
     name: str | None = None,
     data_format: str | None = None,
 ) -> Tensor:
@@ -248,7 +251,7 @@ def _convolve(
     inputs: Sequence[Any],
     spatial: int,
     strides: Any,
-    padding: Any,
+    padding: Padding | None,
     data_format: str,
     dilations: Any,
     name: str | None,

@@ -37,6 +37,7 @@ from flowrt.graph.ops.nn.softmax import log_softmax, shifted, softmax, softmax_d
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 __all__ = [
@@ -271,7 +272,7 @@ def _last(x: Tensor, axis: int) -> list[int]:
 
 @tf1_names(axis="dim")
 def softmax_cross_entropy_with_logits_v2(
-    labels: Any, logits: Any, axis: int | None = None, name: str | None = None
+    labels: NumericLike, logits: NumericLike, axis: int | None = None, name: str | None = None
 ) -> Tensor:
     """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and
     ``softmax(logits)``.
@@ -295,8 +296,8 @@ def softmax_cross_entropy_with_logits_v2(
 
 def softmax_cross_entropy_with_logits(
     _sentinel: Any = None,
-    labels: Any = None,
-    logits: Any = None,
+    labels: NumericLike | None = None,
+    logits: NumericLike | None = None,
     dim: int = -1,
     name: str | None = None,
     axis: int | None = None,
@@ -304,12 +305,16 @@ def softmax_cross_entropy_with_logits(
     """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
     _check_named("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits_sg") as scope:
+        assert logits is not None
         fixed = stop_gradient(labels)
         return softmax_cross_entropy_with_logits_v2(fixed, logits, dim if axis is None else axis, scope)
 
 
 def sparse_softmax_cross_entropy_with_logits(
-    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
+    _sentinel: Any = None,
+    labels: NumericLike | None = None,
+    logits: NumericLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the class indices ``labels``
     ``[...]``.
@@ -337,7 +342,10 @@ def sparse_softmax_cross_entropy_with_logits(
 
 
 def sigmoid_cross_entropy_with_logits(
-    _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
+    _sentinel: Any = None,
+    labels: NumericLike | None = None,
+    logits: NumericLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """The cross-entropy of independent classes of probabilities ``labels`` and ``sigmoid(logits)``,
     elementwise.
@@ -357,7 +365,10 @@ def sigmoid_cross_entropy_with_logits(
 
 @tf1_names(labels="targets")
 def weighted_cross_entropy_with_logits(
-    labels: Any = None, logits: Any = None, pos_weight: Any = None, name: str | None = None
+    labels: NumericLike | None = None,
+    logits: NumericLike | None = None,
+    pos_weight: NumericLike | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """`sigmoid_cross_entropy_with_logits` with the part of the positive class times ``pos_weight``."""
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
@@ -380,7 +391,7 @@ def _of_one_shape(where: str, labels: Any, logits: Any) -> tuple[Tensor, Tensor]
 
 
 def log_poisson_loss(
-    targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
+    targets: Any, log_input: NumericLike, compute_full_loss: bool = False, name: str | None = None
 ) -> Tensor:
     """The negative log-likelihood of counts ``targets`` under a Poisson distribution of log rate
     ``log_input``.
@@ -477,7 +488,7 @@ in_top_k_op: OpDef[Tensor] = define_op(
 )
 
 
-def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
+def in_top_k(predictions: NumericLike, targets: Any, k: NumericLike, name: str | None = None) -> Tensor:
     """True if each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
     classes]``.
 

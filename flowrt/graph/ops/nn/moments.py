@@ -18,6 +18,7 @@ from flowrt.graph.ops.elementwise.arithmetic import add, maximum, multiply, squa
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import number, reciprocal, rsqrt, square
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "batch_norm_with_global_normalization", "batch_normalization", "l2_normalize", "moments",
@@ -27,7 +28,11 @@ __all__ = [
 
 @tf1_names("keepdims", keepdims="keep_dims")
 def moments(
-    x: Any, axes: Any, shift: Any = None, name: str | None = None, keepdims: bool | None = None
+    x: NumericLike,
+    axes: NumericLike,
+    shift: Any = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
 
@@ -50,7 +55,11 @@ def _dropped(kept: Tensor, axes: Any, keep: bool, like: Tensor) -> Tensor:
 
 @tf1_names("keepdims", keepdims="keep_dims")
 def weighted_moments(
-    x: Any, axes: Any, frequency_weights: Any, name: str | None = None, keepdims: bool | None = None
+    x: NumericLike,
+    axes: NumericLike,
+    frequency_weights: Any,
+    name: str | None = None,
+    keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`moments` of ``x`` with each element counted ``frequency_weights`` times; weights broadcast to x."""
     keep = bool(keepdims)
@@ -67,7 +76,11 @@ def weighted_moments(
 
 @tf1_names("name", keepdims="keep_dims")
 def sufficient_statistics(
-    x: Any, axes: Sequence[int], shift: Any = None, name: str | None = None, keepdims: bool | None = None
+    x: NumericLike,
+    axes: Sequence[int],
+    shift: Any = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """(count, sum, sum of squares, shift) of ``x`` less ``shift`` along ``axes``: see `normalize_moments`."""
     keep = bool(keepdims)
@@ -104,7 +117,13 @@ def normalize_moments(
 
 
 def batch_normalization(
-    x: Any, mean: Any, variance: Any, offset: Any, scale: Any, variance_epsilon: Any, name: str | None = None
+    x: NumericLike,
+    mean: NumericLike,
+    variance: NumericLike,
+    offset: NumericLike | None,
+    scale: NumericLike | None,
+    variance_epsilon: NumericLike,
+    name: str | None = None,
 ) -> Tensor:
     """``scale * (x - mean) / sqrt(variance + variance_epsilon) + offset``; ``scale`` and ``offset`` may be
     None.
@@ -123,16 +142,24 @@ def batch_normalization(
 
 
 def batch_norm_with_global_normalization(
-    t: Any, m: Any, v: Any, beta: Any, gamma: Any, variance_epsilon: float, scale_after_normalization: bool,
+    t: NumericLike,
+    m: NumericLike,
+    v: NumericLike,
+    beta: NumericLike,
+    gamma: NumericLike,
+    variance_epsilon: float,
+    scale_after_normalization: bool,
     name: str | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """See `batch_normalization`."""
     scale = gamma if scale_after_normalization else None
     return batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
 
 
 @tf1_names(axis="dim")
-def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None) -> Tensor:
+def l2_normalize(
+    x: NumericLike, axis: NumericLike | None = None, epsilon: float = 1e-12, name: str | None = None
+) -> Tensor:
     """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
     ``sqrt(epsilon)``.
     """
@@ -143,7 +170,7 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | N
         return multiply(tensor, inverse, name=scope)
 
 
-def zero_fraction(value: Any, name: str | None = None) -> Tensor:
+def zero_fraction(value: NumericLike, name: str | None = None) -> Tensor:
     """The fraction of ``value``'s elements that are zero, float32; NaN for none at all."""
     with get_default_graph().name_scope(name or "zero_fraction"):
         tensor = convert_to_tensor(value)

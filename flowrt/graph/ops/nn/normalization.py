@@ -25,6 +25,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import number, rsqrt, square
 from flowrt.graph.ops.nn.batch_norm import deliver, second_order
 from flowrt.graph.shapes import Shape, merge
+from flowrt.graph.typing import NumericLike
 
 # --- layer normalization
 
@@ -150,7 +151,9 @@ layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def layer_norm(x: Any, scale: Any, offset: Any, epsilon: float = 1e-5, name: str | None = None) -> Tensor:
+def layer_norm(
+    x: NumericLike, scale: NumericLike, offset: NumericLike, epsilon: float = 1e-5, name: str | None = None
+) -> Tensor:
     """``x`` less its mean along the last axis, over its deviation, times the vector ``scale``, plus the
     vector ``offset``.
 
@@ -260,7 +263,7 @@ lrn_grad_op: OpDef[Tensor] = define_op(
 
 
 def local_response_normalization(
-    input: Any,
+    input: NumericLike,
     depth_radius: int = 5,
     bias: float = 1,
     alpha: float = 1,

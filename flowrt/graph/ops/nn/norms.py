@@ -32,6 +32,7 @@ from flowrt.graph.ops.elementwise.math import rsqrt, sqrt
 from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.losses import l2_loss
 from flowrt.graph.shapes import normalize_axis
+from flowrt.graph.typing import NumericLike
 
 __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "global_norm", "norm"]
 
@@ -39,9 +40,9 @@ __all__ = ["clip_by_average_norm", "clip_by_global_norm", "clip_by_norm", "globa
 
 
 def norm(
-    tensor: Any,
+    tensor: NumericLike,
     ord: Any = "euclidean",
-    axis: Any = None,
+    axis: NumericLike | None = None,
     keepdims: bool | None = None,
     name: str | None = None,
     keep_dims: bool | None = None,
@@ -120,7 +121,9 @@ def _like(t: Any, values: Tensor) -> Any:
     return IndexedSlices(values, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else values
 
 
-def clip_by_norm(t: Any, clip_norm: Any, axes: Any = None, name: str | None = None) -> Any:
+def clip_by_norm(
+    t: NumericLike, clip_norm: NumericLike, axes: NumericLike | None = None, name: str | None = None
+) -> Any:
     """``t`` scaled down so that its L2 norm (along ``axes``, by default of all elements) is at most
     ``clip_norm``.
     """
@@ -155,7 +158,7 @@ def _check_list(what: str, t_list: Any) -> None:
 
 
 def clip_by_global_norm(
-    t_list: Sequence[Any], clip_norm: Any, use_norm: Any = None, name: str | None = None
+    t_list: Sequence[Any], clip_norm: NumericLike, use_norm: Any = None, name: str | None = None
 ) -> tuple[list[Any], Tensor]:
     """The tensors of the list, all scaled down by ``clip_norm / max(global_norm, clip_norm)``; and the global
     norm.
@@ -177,7 +180,7 @@ def clip_by_global_norm(
         return clipped, norm
 
 
-def clip_by_average_norm(t: Any, clip_norm: Any, name: str | None = None) -> Tensor:
+def clip_by_average_norm(t: NumericLike, clip_norm: NumericLike, name: str | None = None) -> Tensor:
     """``t`` scaled down so that its L2 norm divided by its number of elements is at most ``clip_norm``."""
     with get_default_graph().name_scope(name or "clip_by_average_norm") as scope:
         values = convert_to_tensor(t, name="t")

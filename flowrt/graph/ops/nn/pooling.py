@@ -45,6 +45,7 @@ from flowrt.graph.ops.nn.windows import (
 )
 from flowrt.graph.shapes import Shape, merge
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import DataFormat, Ints, NumericLike, PaddingName
 
 __all__ = [
     "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool", "max_pool1d", "max_pool2d",
@@ -382,7 +383,12 @@ average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _V
 
 @tf1_names(input="value")
 def max_pool(
-    value: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
+    value: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: DataFormat = "NHWC",
+    name: str | None = None,
 ) -> Tensor:
     """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
 
@@ -393,7 +399,12 @@ def max_pool(
 
 
 def max_pool2d(
-    input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: DataFormat = "NHWC",
+    name: str | None = None,
 ) -> Tensor:
     """The same as `max_pool`."""
     return _pool_nd(max_pool_op, 2, input, ksize, strides, padding, data_format, name)
@@ -401,7 +412,12 @@ def max_pool2d(
 
 @tf1_names(input="value")
 def avg_pool(
-    value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
+    value: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: DataFormat = "NHWC",
+    name: str | None = None,
 ) -> Tensor:
     """The mean of each window of images ``[n, h, w, c]`` (or NCHW); elements of the padding do not count.
 
@@ -415,14 +431,24 @@ avg_pool2d = avg_pool
 
 
 def max_pool3d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NDHWC", name: str | None = None
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: str = "NDHWC",
+    name: str | None = None,
 ) -> Tensor:
     """The maximum of each window of volumes ``[n, d, h, w, c]`` (or NCDHW)."""
     return _pool_nd(max_pool3d_op, 3, input, ksize, strides, padding, data_format, name)
 
 
 def avg_pool3d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NDHWC", name: str | None = None
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: str = "NDHWC",
+    name: str | None = None,
 ) -> Tensor:
     """The mean of each window of volumes ``[n, d, h, w, c]`` (or NCDHW); elements of the padding do not
     count.
@@ -431,14 +457,24 @@ def avg_pool3d(
 
 
 def max_pool1d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: str = "NWC",
+    name: str | None = None,
 ) -> Tensor:
     """The maximum of each window of sequences ``[n, w, c]`` (or NCW)."""
     return _pool1d(max_pool_op, input, ksize, strides, padding, data_format, name or "max_pool1d")
 
 
 def avg_pool1d(
-    input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NWC", name: str | None = None
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: str = "NWC",
+    name: str | None = None,
 ) -> Tensor:
     """The mean of each window of sequences ``[n, w, c]`` (or NCW); elements of the padding do not count."""
     return _pool1d(average_pool_op, input, ksize, strides, padding, data_format, name or "avg_pool1d")
@@ -450,7 +486,7 @@ def _pool_nd(
     x: Any,
     ksize: Any,
     strides: Any,
-    padding: Any,
+    padding: PaddingName,
     data_format: str,
     name: str | None,
 ) -> Tensor:
@@ -460,7 +496,7 @@ def _pool_nd(
 
 
 def _pool1d(
-    op: OpDef[Tensor], x: Any, ksize: Any, strides: Any, padding: str, data_format: str, name: str
+    op: OpDef[Tensor], x: Any, ksize: Any, strides: Any, padding: PaddingName, data_format: str, name: str
 ) -> Tensor:
     """Pool sequences as images of height 1."""
     axis = 2 if channels_first(data_format) else 1
@@ -476,8 +512,8 @@ def pool(
     input: Any,
     window_shape: Sequence[int],
     pooling_type: str,
-    padding: str,
-    dilation_rate: Any = None,
+    padding: PaddingName,
+    dilation_rate: Ints | None = None,
     strides: Any = None,
     name: str | None = None,
     data_format: str | None = None,
@@ -497,6 +533,6 @@ def pool(
     pools = (
         (max_pool1d, max_pool2d, max_pool3d) if pooling_type == "MAX" else (avg_pool1d, avg_pool, avg_pool3d)
     )
-    layout = data_format or ("NWC", "NHWC", "NDHWC")[spatial - 1]
+    layout: Any = data_format or ("NWC", "NHWC", "NDHWC")[spatial - 1]
     strides = (1,) * spatial if strides is None else strides
     return pools[spatial - 1](input, window_shape, strides, padding, layout, name)

@@ -26,6 +26,7 @@ from flowrt.graph.ops.elementwise.math import exp
 from flowrt.graph.ops.nn import sharded_softmax
 from flowrt.graph.shapes import Shape
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 
@@ -119,7 +120,7 @@ log_softmax_op: OpDef[Tensor] = define_op(
 
 
 @tf1_names(axis="dim")
-def softmax(logits: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def softmax(logits: NumericLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """``exp(logits)`` over its sum along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
@@ -128,7 +129,7 @@ def softmax(logits: Any, axis: int | None = None, name: str | None = None) -> Te
 
 
 @tf1_names(axis="dim")
-def log_softmax(logits: Any, axis: int | None = None, name: str | None = None) -> Tensor:
+def log_softmax(logits: NumericLike, axis: int | None = None, name: str | None = None) -> Tensor:
     """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import draw
 from flowrt.graph.construction.build import convert_to_tensor
@@ -29,6 +29,7 @@ from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.parts_of_draws import Fill, Part, by_generator, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import NumericLike, ShapeTensorLike
 
 __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
 
@@ -277,10 +278,10 @@ random_uniform_int = define_draw(
 
 
 def random_uniform(
-    shape: Any,
-    minval: Any = 0,
-    maxval: Any = None,
-    dtype: Any = dtypes.float32,
+    shape: ShapeTensorLike,
+    minval: NumericLike = 0,
+    maxval: NumericLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -323,10 +324,10 @@ def _affine(
 
 
 def random_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
+    shape: ShapeTensorLike,
+    mean: NumericLike = 0.0,
+    stddev: NumericLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -338,10 +339,10 @@ def random_normal(
 
 
 def truncated_normal(
-    shape: Any,
-    mean: Any = 0.0,
-    stddev: Any = 1.0,
-    dtype: Any = dtypes.float32,
+    shape: ShapeTensorLike,
+    mean: NumericLike = 0.0,
+    stddev: NumericLike = 1.0,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:

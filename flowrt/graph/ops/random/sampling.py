@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, draw, merged, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
@@ -35,6 +35,7 @@ from flowrt.graph.ops.random.random_ops import (
 )
 from flowrt.graph.resources.random_stream import RandomStream
 from flowrt.graph.shapes import Shape, concat, format_shape
+from flowrt.graph.typing import NumericLike, ShapeTensorLike
 
 __all__ = ["multinomial", "random_crop", "random_gamma", "random_poisson", "random_shuffle"]
 
@@ -70,7 +71,7 @@ random_shuffle_op = define_draw(
 )
 
 
-def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+def random_shuffle(value: NumericLike, seed: int | None = None, name: str | None = None) -> Tensor:
     """``value`` with its entries along the first dimension in random order."""
     return random_shuffle_op(value, name=name, **seed_attrs(seed))
 
@@ -123,7 +124,11 @@ multinomial_op = define_draw(
 
 
 def multinomial(
-    logits: Any, num_samples: Any, seed: int | None = None, name: str | None = None, output_dtype: Any = None
+    logits: NumericLike,
+    num_samples: NumericLike,
+    seed: int | None = None,
+    name: str | None = None,
+    output_dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Class numbers of shape ``[batch, num_samples]``, drawn with the probabilities ``softmax(logits)`` of
     each row.
@@ -134,13 +139,19 @@ def multinomial(
 
 
 def categorical(
-    logits: Any, num_samples: Any, dtype: Any = None, seed: int | None = None, name: str | None = None
+    logits: NumericLike,
+    num_samples: NumericLike,
+    dtype: DTypeLike | None = None,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """`multinomial` under its newer name (``random.categorical``)."""
     return multinomial(logits, num_samples, seed, name or "categorical", dtype)
 
 
-def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None = None) -> Tensor:
+def random_crop(
+    value: NumericLike, size: NumericLike, seed: int | None = None, name: str | None = None
+) -> Tensor:
     """A slice of ``value`` of shape ``size`` at a random place, each equally likely (up to 2**-31 of
     them).
     """
@@ -188,10 +199,10 @@ random_gamma_op = define_draw(
 
 
 def random_gamma(
-    shape: Any,
-    alpha: Any,
-    beta: Any = None,
-    dtype: Any = dtypes.float32,
+    shape: ShapeTensorLike,
+    alpha: NumericLike,
+    beta: NumericLike | None = None,
+    dtype: DTypeLike = dtypes.float32,
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
@@ -231,7 +242,11 @@ random_poisson_op = define_draw(
 
 
 def random_poisson(
-    lam: Any, shape: Any, dtype: Any = dtypes.float32, seed: int | None = None, name: str | None = None
+    lam: NumericLike,
+    shape: ShapeTensorLike,
+    dtype: DTypeLike = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """Values of ``shape + lam.shape`` from Poisson distributions of mean ``lam`` (a float tensor)."""
     with get_default_graph().name_scope(name or "random_poisson"):

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.dlpack import dlpack_of
@@ -184,7 +184,7 @@ def get_session_handle(data: Any, name: str | None = None) -> Tensor:
         return get_session_handle_op(data, name=name or "GetSessionHandle")
 
 
-def get_session_tensor(handle: int, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:
+def get_session_tensor(handle: int, dtype: DTypeLike, name: str | None = None) -> tuple[Tensor, Tensor]:
     """A placeholder for handles, and the tensor of the fed handle's value, of ``dtype`` and on the device of
     ``handle``'s value, which need not be the same one.
 

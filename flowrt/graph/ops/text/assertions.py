@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
@@ -37,6 +37,7 @@ from flowrt.graph.ops.text.formatting import summarize_value
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
+from flowrt.graph.typing import TensorLike
 
 __all__ = [
     "Assert", "assert_equal", "assert_greater", "assert_greater_equal", "assert_integer", "assert_less",
@@ -71,7 +72,7 @@ assert_op: OpDef[Operation] = define_op(
 
 
 def Assert(
-    condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
+    condition: TensorLike, data: Sequence[Any], summarize: int | None = None, name: str | None = None
 ) -> Operation:
     """An operation that raises `InvalidArgumentError` with the values of ``data`` unless ``condition`` (a
     scalar bool).
@@ -178,7 +179,7 @@ assert_non_positive = _sign("assert_non_positive", assert_less_equal)
 
 @_reporting
 def assert_near(
-    x: Any, y: Any, rtol: float | None = None, atol: float | None = None, *, report: _Report
+    x: TensorLike, y: TensorLike, rtol: float | None = None, atol: float | None = None, *, report: _Report
 ) -> Operation:
     """An operation that raises `InvalidArgumentError` unless ``|x - y| <= atol + rtol * |y|`` for all
     elements.
@@ -219,7 +220,7 @@ def _static_ranks(*ranks: Any) -> list[int]:
 
 
 @_reporting
-def assert_rank(x: Any, rank: Any, report: _Report) -> Operation:
+def assert_rank(x: TensorLike, rank: Any, report: _Report) -> Operation:
     """An operation that checks that ``x`` has this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     return _check_rank(
@@ -228,7 +229,7 @@ def assert_rank(x: Any, rank: Any, report: _Report) -> Operation:
 
 
 @_reporting
-def assert_rank_at_least(x: Any, rank: Any, report: _Report) -> Operation:
+def assert_rank_at_least(x: TensorLike, rank: Any, report: _Report) -> Operation:
     """An operation that checks that ``x`` has at least this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     text = f"expected rank {wanted} or higher"
@@ -236,7 +237,7 @@ def assert_rank_at_least(x: Any, rank: Any, report: _Report) -> Operation:
 
 
 @_reporting
-def assert_rank_in(x: Any, ranks: Iterable[Any], report: _Report) -> Operation:
+def assert_rank_in(x: TensorLike, ranks: Iterable[Any], report: _Report) -> Operation:
     """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at build time if it is
     known.
     """
@@ -251,7 +252,7 @@ def assert_rank_in(x: Any, ranks: Iterable[Any], report: _Report) -> Operation:
     return _check_rank(x, f"expected a rank among {wanted}", lambda r: r in wanted, among, report)
 
 
-def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
+def assert_scalar(tensor: TensorLike, name: str | None = None, message: str | None = None) -> Tensor:
     """``tensor`` as it is. Raises `InvalidArgumentError` if its static shape is not that of a scalar."""
     scalar = convert_to_tensor(tensor, name=name)
     if scalar.spec.shape != ():
@@ -262,7 +263,9 @@ def assert_scalar(tensor: Any, name: str | None = None, message: str | None = No
 # --- dtypes
 
 
-def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None) -> Operation:
+def assert_type(
+    tensor: TensorLike, tf_type: Any, message: str | None = None, name: str | None = None
+) -> Operation:
     """Raises `DTypeError` unless ``tensor`` is of dtype ``tf_type``; returns an operation that does
     nothing.
     """
@@ -272,7 +275,7 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str
     return no_op(name=name or "assert_type")
 
 
-def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
+def assert_integer(x: TensorLike, message: str | None = None, name: str | None = None) -> Operation:
     """Raises `DTypeError` unless ``x`` is of an integer dtype; returns an operation that does nothing."""
     x = convert_to_tensor(x)
     if not x.dtype.is_integer:
@@ -280,7 +283,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
     return no_op(name=name or "assert_integer")
 
 
-def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
+def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: DTypeLike | None = None) -> DType:
     """The one floating dtype of ``tensors`` (None entries are left out) and ``dtype``; float32 when none is
     given.
 
@@ -293,7 +296,7 @@ def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = N
     return next(iter(found), dtypes.float32)
 
 
-def is_numeric_tensor(tensor: Any) -> bool:
+def is_numeric_tensor(tensor: TensorLike) -> bool:
     """Whether ``tensor`` is a tensor of numbers."""
     return isinstance(tensor, Tensor) and tensor.dtype.is_numeric
 

@@ -19,6 +19,7 @@ from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.text.strings import each_string, host_array, string_array, words
 from flowrt.graph.shapes import Shape
+from flowrt.graph.typing import TensorLike
 
 # --- numbers
 
@@ -175,7 +176,7 @@ string_format_op = define_op(
 
 
 def string_format(
-    template: str, inputs: Any, placeholder: str = "{}", summarize: int = 3, name: str | None = None
+    template: str, inputs: TensorLike, placeholder: str = "{}", summarize: int = 3, name: str | None = None
 ) -> Tensor:
     """``template`` with the values of ``inputs`` in place of its placeholders (``strings.format``).
 

@@ -34,6 +34,7 @@ from flowrt.graph.ops.base.identities import identity, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.formatting import string_format, summarize_value
+from flowrt.graph.typing import Fetch, TensorLike
 
 __all__ = ["group", "no_op", "numpy_function", "Print", "py_func", "py_function", "timestamp"]
 
@@ -64,7 +65,7 @@ def _flatten(value: Any) -> Iterator[Any]:
         yield value
 
 
-def group(*inputs: Any, name: str | None = None) -> Operation:
+def group(*inputs: Fetch, name: str | None = None) -> Operation:
     """An operation that ends after all ``inputs`` (operations, tensors, variables, nests of them).
 
     Inputs on several devices are first gathered on each, so that one control edge crosses between two
@@ -288,7 +289,7 @@ print_v1_op = define_op(
 
 
 def Print(
-    input_: Any,
+    input_: TensorLike,
     data: Sequence[Any],
     message: str | None = None,
     first_n: int | None = None,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
@@ -25,6 +25,7 @@ from flowrt.graph.ops.array.reductions import reduced_shape
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
+from flowrt.graph.typing import NumericLike, TensorLike
 
 __all__ = [
     "decode_raw", "reduce_join", "regex_replace", "string_join", "string_strip", "string_to_number", "substr",
@@ -125,7 +126,7 @@ string_length_op = define_op(
 )
 
 
-def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
+def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The lengths of strings in bytes, or in characters with ``unit="UTF8_CHAR"``."""
     return string_length_op(input, unit=unit, name=name)
 
@@ -248,8 +249,8 @@ reduce_join_op = define_op(
 
 
 def reduce_join(
-    inputs: Any,
-    axis: Any = None,
+    inputs: TensorLike,
+    axis: NumericLike | None = None,
     keep_dims: bool | None = None,
     separator: str = "",
     name: str | None = None,
@@ -301,7 +302,10 @@ string_to_number_op = define_op(
 
 
 def string_to_number(
-    string_tensor: Any = None, out_type: Any = dtypes.float32, name: str | None = None, input: Any = None
+    string_tensor: TensorLike | None = None,
+    out_type: DTypeLike = dtypes.float32,
+    name: str | None = None,
+    input: TensorLike | None = None,
 ) -> Tensor:
     """Strings as numbers of ``out_type``. Raises `InvalidArgumentError` at run time for one that does not
     parse.
@@ -338,8 +342,8 @@ decode_raw_op = define_op(
 
 
 def decode_raw(
-    input_bytes: Any = None,
-    out_type: Any = None,
+    input_bytes: TensorLike | None = None,
+    out_type: DTypeLike | None = None,
     little_endian: bool = True,
     name: str | None = None,
     bytes: Any = None,

@@ -25,6 +25,7 @@ from flowrt.graph.messages.tensor_proto import encode_tensor
 from flowrt.graph.op_def import Attr, ShapeContext, define_op, sample
 from flowrt.graph.ops.text.strings import host_array, string_array, words
 from flowrt.graph.shapes import Shape, compatible, format_shape
+from flowrt.graph.typing import TensorLike
 
 SUMMARIES = "summaries"
 """The collection that new summaries join."""
@@ -84,7 +85,7 @@ scalar_summary = define_op(
 
 
 def scalar(
-    name: str, tensor: Any, collections: Sequence[str] | None = None, family: str | None = None
+    name: str, tensor: TensorLike, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Tensor:
     """A summary of one number.
 
@@ -185,7 +186,7 @@ tensor_summary = define_op(
 _TEXT_METADATA = b"\x0a\x06\x0a\x04text"  # SummaryMetadata(plugin_data=PluginData(plugin_name="text"))
 
 
-def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
+def text(name: str, tensor: TensorLike, collections: Sequence[str] | None = None) -> Tensor:
     """A summary of strings, a scalar or a table; TensorBoard shows them as Markdown.
 
     Arguments as for `scalar`.
@@ -267,7 +268,7 @@ image_summary = define_op(
 
 def image(
     name: str,
-    tensor: Any,
+    tensor: TensorLike,
     max_outputs: int = 3,
     collections: Sequence[str] | None = None,
     family: str | None = None,
