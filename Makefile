@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly fuzz soak lint types check bench bench-scaling docs protos clean
+.PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -80,6 +80,9 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto
+
+stubs: $(READY)  ## write flowrt/**/*.pyi: the namespaces as type checkers and editors read them
+	@$(PY) -m tests.typing.stubs
 
 clean:  ## remove caches, built files and runs/ (keeps the environment; rm -rf .venv to recreate it)
 	@rm -rf build dist runs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -101,6 +101,7 @@ def train_in_turn(server: tf.train.Server, cluster: ResolvedCluster, digits: Dig
         with tf.device(setter):
             network = Network("", "")
         config = tf.ConfigProto(device_filters=[CHIEF, here])
+        weights: Weights = []
         with tf.train.MonitoredTrainingSession(
             server.target, is_chief=task == 0, config=config, max_wait_secs=WAIT_S
         ) as session:
@@ -108,7 +109,9 @@ def train_in_turn(server: tf.train.Server, cluster: ResolvedCluster, digits: Dig
                 while session.run(network.step) != step:
                     time.sleep(0.001)
                 session.run(network.train, feed(network, digits, step))
-            return list(session.run(tf.global_variables())) if task == 0 else []
+            if task == 0:
+                weights = list(session.run(tf.global_variables()))
+        return weights
 
 
 if __name__ == "__main__":

@@ -66,7 +66,9 @@ def train(devices: int, steps: int) -> list[float]:
                 x = random.standard_normal((GROUPS, TOKENS, WIDTH)).astype(np.float32)
                 feed = {inputs: x, targets: np.abs(x @ turn)}
                 losses.append(float(session.run([loss, update], feed)[0]))
-            totals = explain_layouts(session, [loss, update], feed).totals()
+            layouts = explain_layouts(session, [loss, update], feed)
+            assert layouts is not None  # the graph has layouts
+            totals = layouts.totals()
             for kind, (count, nbytes) in sorted(totals.items()) if devices > 1 else ():
                 print(f"{kind}: {count} per step, {nbytes:,} bytes")
         return losses

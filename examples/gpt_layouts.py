@@ -9,6 +9,7 @@ the losses, those of one device beside them, and what travels in a step.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ TEXT = (
     "moves that does not have to. "
 )
 BATCH, LENGTH, WIDTH, HEADS, BLOCKS = 8, 32, 32, 4, 2
-LAYOUTS = {
+LAYOUTS: dict[str, Sequence[str | None]] = {
     r".*/(query|key|value|up)/kernel": [None, "tp"],  # columns: each device has some heads, some hidden units
     r".*/up/bias": ["tp"],
     r".*/(output|down)/kernel": ["tp", None],  # rows: the products are added up, once per pair
@@ -78,7 +79,9 @@ def train(strategy: Any, steps: int, devices: int) -> list[float]:
                 feed = {inputs: rows[:, :-1], targets: rows[:, 1:]}
                 losses.append(float(session.run([loss, update], feed)[0]))
             if strategy is not None:
-                totals = explain_layouts(session, [loss, update], feed).totals()
+                layouts = explain_layouts(session, [loss, update], feed)
+                assert layouts is not None  # the graph has layouts
+                totals = layouts.totals()
                 for kind, (count, nbytes) in sorted(totals.items()):
                     print(f"{kind}: {count} per step, {nbytes:,} bytes")
         return losses

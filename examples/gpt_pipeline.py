@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,7 +27,10 @@ TEXT = (
     "there. "
 )
 BATCH, LENGTH, HEADS, BLOCKS = 32, 32, 4, 4
-PLAN = {r".*/(query|key|value|up)/kernel": "column", r".*/(output|down)/kernel": "row"}
+PLAN: dict[str, Literal["column", "row"]] = {
+    r".*/(query|key|value|up)/kernel": "column",
+    r".*/(output|down)/kernel": "row",
+}
 
 
 def attention(x: Any, width: int) -> Any:
@@ -85,7 +88,9 @@ def train(strategy: Any, width: int, steps: int, devices: int) -> tuple[list[flo
                 losses.append(float(session.run([loss, update], feed)[0]))
                 seconds.append(time.perf_counter() - begun)
             if strategy is not None and strategy.extended.should_save_summary:
-                totals = explain_layouts(session, [loss, update], feed).totals()
+                layouts = explain_layouts(session, [loss, update], feed)
+                assert layouts is not None  # the graph has layouts
+                totals = layouts.totals()
                 for kind, (count, nbytes) in sorted(totals.items()):
                     if nbytes:
                         print(f"{kind}: {count} per step, {nbytes:,} bytes")

@@ -87,10 +87,11 @@ def main() -> None:
     except tf.errors.ResourceExhaustedError as error:
         reason = re.sub(r"^.*?: expected", "expected", str(error)).splitlines()[0]
         print(f"one of {options.limit_mb} MiB: {reason}")
-    for what, devices, how in [
+    ways: list[tuple[str, int, dict[str, Any]]] = [
         (f"{options.devices} of {options.limit_mb} MiB, fully sharded", options.devices, {"stage": 3}),
         (f"one of {options.limit_mb} MiB, weights on the host", 1, {"stage": 3, "offload": "parameters"}),
-    ]:
+    ]
+    for what, devices, how in ways:
         losses, peak = train(devices, options.limit_mb, options.steps, **how)
         difference = max(abs(a - b) for a, b in zip(losses, expected, strict=True))
         print(f"{what}: {peak / 2**20:.1f} MiB, largest difference of a loss {difference:.1e}")

@@ -7,7 +7,7 @@ packages.
 
 import importlib as _importlib
 import os as _os
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
@@ -125,19 +125,6 @@ from flowrt.variables.variable_creators import variable_creator_scope
 from flowrt.variables.variable_scope import *
 from flowrt.version import VERSION as _VERSION
 
-if _TYPE_CHECKING:  # of _LAZY_NAMES, for type checkers and editors
-    from flowrt.executor.ends.config import (
-        ConfigProto,
-        GPUOptions,
-        GraphOptions,
-        OptimizerOptions,
-        RunOptions,
-    )
-    from flowrt.executor.ends.fetches import IndexedSlicesValue
-    from flowrt.executor.session.session import InteractiveSession, Session
-    from flowrt.functions.function import function
-    from flowrt.tf1.graph_import.import_graph_def import import_graph_def
-
 __version__ = _VERSION
 newaxis = None
 VERSION = "1.15.0"  # the TensorFlow version that defines these names
@@ -145,7 +132,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "compat", "config", "contrib", "core", "data", "distribute", "estimator", "examples",
+    "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "estimator", "examples",
     "experimental", "flags", "gfile", "graph_util", "image", "initializers", "io", "layers", "logging",
     "losses", "metrics", "nest", "profiler",
     "python", "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
@@ -185,11 +172,32 @@ for _name, _module in {"dtypes": dtypes, "errors": errors}.items():
     vars(_module)["__getattr__"] = _missing_from(_name)  # which is built on them
 
 
+_NAMESPACES = {
+    *_LAZY_MODULES,
+    "bitwise",
+    "debugging",
+    "dtypes",
+    "errors",
+    "linalg",
+    "math",
+    "nn",
+    "random",
+    "strings",
+}
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, *(name for names in _LAZY_NAMES.values() for name in names)})
+    """The public names, and no internal packages that happen to be loaded."""
+    lazy = (name for names in _LAZY_NAMES.values() for name in names)
+    here = (
+        name
+        for name, value in globals().items()
+        if not name.startswith("_") and (name in _NAMESPACES or not isinstance(value, _ModuleType))
+    )
+    return sorted({"__version__", *here, *_LAZY_MODULES, *lazy})
 
 
-__all__ = [_name for _name in __dir__() if not _name.startswith("_")]  # "import *" has lazy names too
+__all__ = [_name for _name in __dir__() if _name != "__version__"]  # "import *" has lazy names too
 
 if {"FLOWRT_LOG", "FLOWRT_LOG_FORMAT", "FLOWRT_LOG_DIR"} & _os.environ.keys():
     _importlib.import_module("flowrt.logging")  # which reads it

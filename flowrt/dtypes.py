@@ -174,8 +174,16 @@ DTypeName: TypeAlias = Literal[
     "int16", "int32", "int64", "int8", "resource", "string", "uint16", "uint32", "uint64", "uint8", "variant",
 ]  # fmt: skip
 DTypeLike: TypeAlias = (
-    "DType | DTypeName | np.dtype[Any] | type[np.generic] | type[complex] | type[float] | type[int] |"
-    " type[bool] | type[str] | type[bytes]"
+    DType
+    | DTypeName
+    | np.dtype[Any]
+    | type[np.generic]
+    | type[complex]
+    | type[float]
+    | type[int]
+    | type[bool]
+    | type[str]
+    | type[bytes]
 )
 """A dtype as users write it: see `as_dtype`."""
 

@@ -1,10 +1,5 @@
 """``flowrt.linalg``: TensorFlow's names of this namespace."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as transpose
 from flowrt.graph.ops.linalg.decompositions import cholesky, cholesky_solve, logdet, qr, slogdet
 from flowrt.graph.ops.linalg.decompositions import matrix_determinant as det
@@ -13,9 +8,9 @@ from flowrt.graph.ops.linalg.decompositions import matrix_solve as solve
 from flowrt.graph.ops.linalg.decompositions import matrix_triangular_solve as triangular_solve
 from flowrt.graph.ops.linalg.einsum import einsum
 from flowrt.graph.ops.linalg.matmul import cross, matmul, matvec, tensordot
+from flowrt.graph.ops.linalg.matrix_parts import adjoint, eye, trace
 from flowrt.graph.ops.linalg.matrix_parts import diag as tensor_diag
 from flowrt.graph.ops.linalg.matrix_parts import diag_part as tensor_diag_part
-from flowrt.graph.ops.linalg.matrix_parts import eye, trace
 from flowrt.graph.ops.linalg.matrix_parts import matrix_band_part as band_part
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag as diag
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag_part as diag_part
@@ -25,13 +20,6 @@ from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.moments import l2_normalize
 from flowrt.graph.ops.nn.norms import global_norm, norm
-from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
-
-
-def adjoint(matrix: NumericLike, name: str | None = None) -> Tensor:
-    """The last two axes exchanged, conjugated."""
-    return transpose(matrix, name=name or "adjoint", conjugate=True)
-
 
 __getattr__ = missing_from("linalg")

@@ -435,7 +435,7 @@ the package's own folder and is not listed.
 MAX_MODULES = 25
 """In one folder: a reader takes in no more at a glance."""
 
-NOT_TENSORFLOWS = {"core", "dtypes", "errors", "python", "version"}
+NOT_TENSORFLOWS = {"core", "dtypes", "errors", "python", "typing", "version"}
 """Modules at the top of flowrt whose names TensorFlow 1 does not have, or does not document."""
 
 

@@ -14,9 +14,6 @@ from flowrt.errors import InvalidArgumentError
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 
-ShapeLike: TypeAlias = "TensorShape | int | Sequence[int | Dimension | None] | None"
-"""A static shape as users write it: see `as_shape`."""
-
 
 def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
     """Whether every dimension is known."""

@@ -19,20 +19,21 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function).parameters.values())
 
 
-def required(name: str) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+def required(name: str, annotation: str = "Any") -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=annotation)
 
 
 def optional(name: str, default: Any = None, annotation: str = "Any") -> inspect.Parameter:
     """A parameter that need not be given."""
-    return required(name).replace(default=default, annotation=annotation)
+    return required(name, annotation).replace(default=default)
 
 
 def with_parameters(
     like: Callable[..., R], parameters: Iterable[inspect.Parameter], call: Callable[[dict[str, Any]], R]
 ) -> Callable[..., R]:
     """A function of ``parameters``, documented as ``like``, that is ``call`` of the arguments by name."""
-    signature = inspect.Signature(list(parameters))
+    returned = inspect.signature(like).return_annotation
+    signature = inspect.Signature(list(parameters), return_annotation=returned)
     others = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
 
     @functools.wraps(like)

@@ -2,7 +2,7 @@
 
     def scale(x: NumericLike, factor: float = 2.0) -> Tensor: ...
 
-`flowrt.typing` has them for scripts, with `DTypeLike` and `ShapeLike`. They tell a type checker what
+`flowrt.typing` has them for scripts, with `DTypeLike`. They tell a type checker what
 `convert_to_tensor` accepts; nothing checks them when a script runs.
 """
 
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from flowrt.graph.shapes import Dimension, ShapeLike, TensorShape
+from flowrt.graph.shapes import Dimension, TensorShape
 
 if TYPE_CHECKING:
     from flowrt.graph.construction.operation import Operation, Tensor
-
-Item_co = TypeVar("Item_co", covariant=True)
 
 
 class SupportsTensor(Protocol):
@@ -40,28 +38,31 @@ class SupportsArray(Protocol):
     def __array__(self) -> np.ndarray[Any, Any]: ...
 
 
-class NestedSequence(Protocol[Item_co]):
-    """Lists and tuples of items, nested to any depth; no strings, which are sequences of themselves.
+class ListLike(Protocol):
+    """A list, a tuple or another sequence, of anything; no string, as ``in`` of a string takes strings only.
 
-    A string's ``__contains__`` takes strings only, so that it does not match this protocol.
+    Of anything, because mypy takes a variable that holds ``[tensor, 1]`` for a list of objects.
     """
 
     def __len__(self, /) -> int: ...
-    def __getitem__(self, index: int, /) -> Item_co | NestedSequence[Item_co]: ...
+    def __getitem__(self, index: int, /) -> Any: ...
     def __contains__(self, item: object, /) -> bool: ...
-    def __iter__(self, /) -> Iterator[Item_co | NestedSequence[Item_co]]: ...
-    def __reversed__(self, /) -> Iterator[Item_co | NestedSequence[Item_co]]: ...
+    def __iter__(self, /) -> Iterator[Any]: ...
+    def __reversed__(self, /) -> Iterator[Any]: ...
 
 
 Number: TypeAlias = "Tensor | SupportsTensor | SupportsArray | Dimension | complex"
 """One number, or a tensor or an array of numbers. ``complex`` includes float, int and bool."""
 
-NumericLike: TypeAlias = "Number | TensorShape | NestedSequence[Number]"
+NumericLike: TypeAlias = "Number | TensorShape | ListLike"
 """A value that converts to a tensor of numbers or bools: a tensor, a variable, an array, a number, or a list
 of those, nested to any depth."""
 
-TensorLike: TypeAlias = "NumericLike | str | bytes | NestedSequence[Number | str | bytes]"
+TensorLike: TypeAlias = "NumericLike | str | bytes"
 """A value that converts to a tensor: as `NumericLike`, or with strings."""
+
+ShapeLike: TypeAlias = "TensorShape | int | ListLike | None"
+"""A static shape: see `flowrt.graph.shapes.as_shape`."""
 
 ShapeTensorLike: TypeAlias = "NumericLike | ShapeLike"
 """A shape, or a vector of other integers that may contain dimensions: as a tensor, or as Python has it."""
@@ -75,7 +76,7 @@ Index: TypeAlias = "NumericLike | slice | EllipsisType | None"
 Fetch: TypeAlias = "Tensor | Operation | SupportsTensor | SupportsFetch | str"
 """A tensor, an operation, or what stands for one: a variable, a sparse tensor, a name."""
 
-FetchLike: TypeAlias = "Fetch | Sequence[FetchLike] | Mapping[Any, FetchLike]"
+FetchLike: TypeAlias = "Fetch | ListLike | Mapping[Any, Any]"
 """A structure of fetches for `Session.run`."""
 
 PaddingName: TypeAlias = Literal["SAME", "VALID"]

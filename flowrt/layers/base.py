@@ -23,10 +23,10 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
-from flowrt.graph.shapes import ShapeLike, TensorShape
+from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse, user_line
 from flowrt.graph.tf1_signatures import optional, parameters_of, required
-from flowrt.graph.typing import NumericLike
+from flowrt.graph.typing import NumericLike, ShapeLike
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, variable_scope
@@ -273,11 +273,12 @@ def layer_function(
     """
     own = {p.name: p for p in parameters_of(layer) if p.kind is p.POSITIONAL_OR_KEYWORD}
     last = [own.pop(name) for name in ("trainable", "name") if name in own]
-    last = [*([optional("training", False)] if has_training else []), *last]
-    last += [optional("reuse")] if has_reuse else []
+    last = [*([optional("training", False, "NumericLike")] if has_training else []), *last]
+    last += [optional("reuse", annotation="bool | None")] if has_reuse else []
     place = len(own) if before is None else list(own).index(before)
     ordered = list(own.values())
-    signature = inspect.Signature([required("inputs"), *ordered[:place], *last, *ordered[place:]])
+    parameters = [required("inputs", "NumericLike"), *ordered[:place], *last, *ordered[place:]]
+    signature = inspect.Signature(parameters, return_annotation="Tensor")
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         try:
@@ -293,6 +294,7 @@ def layer_function(
         return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)
 
     function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
+    function.__module__ = layer.__module__
     function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function

@@ -176,18 +176,68 @@ def _reasons() -> dict[str, dict[str, str]]:
 
 _REASONS = _reasons()
 
-_PUBLIC = """
-nn train layers losses image sparse python_io estimator estimator.inputs
-metrics math linalg strings random debugging bitwise data initializers summary
-nn.rnn_cell data.experimental io gfile graph_util saved_model logging app flags nest resource_loader test
-profiler config config.experimental distribute distribute.experimental distribute.cluster_resolver
-experimental
-experimental.dtensor autograph contrib train.experimental
-contrib.layers contrib.framework contrib.rnn contrib.seq2seq contrib.slim contrib.training contrib.tpu
-contrib.learn contrib.losses
-contrib.distribute contrib.mixed_precision
-"""
+PUBLIC_NAMESPACES = [
+    "nn",
+    "train",
+    "layers",
+    "losses",
+    "image",
+    "sparse",
+    "python_io",
+    "estimator",
+    "estimator.inputs",
+    "metrics",
+    "math",
+    "linalg",
+    "strings",
+    "random",
+    "debugging",
+    "bitwise",
+    "data",
+    "initializers",
+    "summary",
+    "nn.rnn_cell",
+    "data.experimental",
+    "io",
+    "gfile",
+    "graph_util",
+    "saved_model",
+    "logging",
+    "app",
+    "flags",
+    "nest",
+    "resource_loader",
+    "test",
+    "profiler",
+    "config",
+    "config.experimental",
+    "distribute",
+    "distribute.experimental",
+    "distribute.cluster_resolver",
+    "experimental",
+    "experimental.dtensor",
+    "autograph",
+    "contrib",
+    "train.experimental",
+    "contrib.layers",
+    "contrib.framework",
+    "contrib.rnn",
+    "contrib.seq2seq",
+    "contrib.slim",
+    "contrib.training",
+    "contrib.tpu",
+    "contrib.learn",
+    "contrib.losses",
+    "contrib.distribute",
+    "contrib.mixed_precision",
+]
 """The modules that a hint may name, most likely first, after the top level."""
+
+_OTHER_MODULES = {
+    "app.flags", "compat", "contrib.framework.nest", "core", "dtypes", "errors", "examples", "python",
+    "train.queue_runner", "viz",
+}  # fmt: skip
+"""Modules that scripts find in a namespace, but that no hint names."""
 
 _MEANT = {
     "sum": "reduce_sum", "mean": "reduce_mean", "max": "reduce_max", "min": "reduce_min",
@@ -268,7 +318,7 @@ def hints(namespace: str, name: str) -> list[str]:
     known = _public_names()
     if name in known:
         return [known[name]]
-    own = {other: f"{namespace}.{other}".strip(".") for other in _names_of(namespace)}
+    own = {other: f"{namespace}.{other}".strip(".") for other in public_names(namespace)}
     for paths in (own, known):
         plain = {_plain(other): path for other, path in reversed(paths.items())}
         if _plain(name) in plain:
@@ -287,13 +337,14 @@ def _plain(name: str) -> str:
 def _public_names() -> dict[str, str]:
     """The path of each public name; the most likely one if several modules have it."""
     found = dict[str, str]()
-    for namespace in ("", *_PUBLIC.split()):
-        for name in _names_of(namespace):
+    for namespace in ("", *PUBLIC_NAMESPACES):
+        for name in public_names(namespace):
             found.setdefault(name, f"{namespace}.{name}".strip("."))
     return found
 
 
-def _names_of(namespace: str) -> list[str]:
+def public_names(namespace: str) -> list[str]:
+    """The names that scripts may use after ``flowrt.namespace.``."""
     module = sys.modules["flowrt"]
     for part in filter(None, namespace.split(".")):
         module = getattr(module, part)
@@ -303,7 +354,7 @@ def _names_of(namespace: str) -> list[str]:
 
 def is_public(namespace: str) -> bool:
     """Whether scripts may import from the module ``flowrt.namespace``."""
-    return namespace.split(".")[0] in ("core", "examples", "python") or namespace in _PUBLIC.split()
+    return namespace.split(".")[0] in ("core", "examples", "python") or namespace in PUBLIC_NAMESPACES
 
 
 def _is_public(namespace: str, name: str, module: Any) -> bool:
@@ -312,7 +363,10 @@ def _is_public(namespace: str, name: str, module: Any) -> bool:
         return False
     found = getattr(module, name)
     if isinstance(found, types.ModuleType):
-        return is_public(f"{namespace}.{name}".strip("."))
+        path = f"{namespace}.{name}".strip(".")
+        return is_public(path) or path in _OTHER_MODULES
+    if found is None or isinstance(found, (str, int, float)):  # a constant
+        return name.isupper() or name == "newaxis"
     return str(getattr(found, "__module__", type(found).__module__)).startswith("flowrt")
 
 

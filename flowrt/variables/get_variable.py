@@ -18,9 +18,9 @@ from flowrt.dtypes import DType, DTypeLike, as_dtype, bool_, float32
 from flowrt.errors import FailedPreconditionError, UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
-from flowrt.graph.shapes import ShapeLike, as_shape, compatible, format_shape
+from flowrt.graph.shapes import as_shape, compatible, format_shape
 from flowrt.graph.source import misuse
-from flowrt.graph.typing import NumericLike
+from flowrt.graph.typing import NumericLike, ShapeLike
 from flowrt.initializers import GlorotUniform, Zeros
 from flowrt.variables.distribution_context import layout_strategy
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization

@@ -30,9 +30,9 @@ from flowrt.graph.ops.elementwise.comparison import logical_not
 from flowrt.graph.ops.state import variable_ops
 from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
-from flowrt.graph.shapes import ShapeLike, TensorShape, as_shape, merge
+from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
-from flowrt.graph.typing import NumericLike, TensorLike
+from flowrt.graph.typing import NumericLike, ShapeLike, TensorLike
 from flowrt.variables.variable_creators import CreatedInScopes
 
 __all__ = [

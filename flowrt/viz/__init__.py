@@ -27,3 +27,25 @@ from flowrt.viz.from_parts import view_of
 from flowrt.viz.overview import write_graph_picture
 from flowrt.viz.stages import Change, Stage, stages
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView
+
+__all__ = [
+    "Change",
+    "EdgeKind",
+    "EdgeView",
+    "explain",
+    "explain_layouts",
+    "export",
+    "focus",
+    "fold",
+    "FORMATS",
+    "GraphView",
+    "GroupKind",
+    "GroupView",
+    "NodeView",
+    "Stage",
+    "stages",
+    "TensorView",
+    "view_of",
+    "with_series",
+    "write_graph_picture",
+]

@@ -16,8 +16,8 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import BY_EXECUTOR, Effect, Effects, OpDef, PartialValue, ShapeContext, define_op
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
-from flowrt.graph.shapes import Shape, ShapeLike, as_shape, merge, num_elements
-from flowrt.graph.typing import TensorLike
+from flowrt.graph.shapes import Shape, as_shape, merge, num_elements
+from flowrt.graph.typing import ShapeLike, TensorLike
 
 
 def _const_value(s: ShapeContext) -> PartialValue:

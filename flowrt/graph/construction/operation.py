@@ -21,8 +21,9 @@ from flowrt.graph.construction.defaults import default_sessions
 from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.shapes import ShapeLike, TensorShape, as_shape, merge
+from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import ShapeLike
 
 if TYPE_CHECKING:
     from flowrt.graph.construction.graph import Graph

@@ -45,6 +45,7 @@ from flowrt.graph.ops.elementwise.comparison import equal, greater
 from flowrt.graph.ops.elementwise.division import floor_div, realdiv
 from flowrt.graph.shapes import Shape, is_static, normalize_axis, num_elements
 from flowrt.graph.tf1_signatures import tf1_names
+from flowrt.graph.typing import NumericLike
 
 __all__ = ["reduce_all", "reduce_any", "reduce_max", "reduce_mean", "reduce_min", "reduce_prod", "reduce_sum"]
 
@@ -362,7 +363,10 @@ def _define_reduction(name: str, op: OpDef[Tensor], doc: str) -> Callable[..., T
     """The function ``name`` of TensorFlow, which adds the reduction ``op``."""
 
     def function(
-        input_tensor: Any, axis: Any = None, keepdims: bool | None = None, name: str | None = None
+        input_tensor: NumericLike,
+        axis: NumericLike | None = None,
+        keepdims: bool | None = None,
+        name: str | None = None,
     ) -> Tensor:
         return reduce(op, input_tensor, axis, keepdims, name)
 

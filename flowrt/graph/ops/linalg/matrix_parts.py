@@ -24,6 +24,7 @@ from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
 from flowrt.graph.ops.base.kernel_output import copied, delivered
+from flowrt.graph.ops.base.shape_manipulation import matrix_transpose
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
 from flowrt.graph.typing import NumericLike
@@ -302,3 +303,8 @@ def trace(x: NumericLike, name: str | None = None) -> Tensor:
     """The sums ``[...]`` of the main diagonals of matrices ``[..., m, n]``."""
     with get_default_graph().name_scope(name or "Trace"):
         return reduce_sum(matrix_diag_part(convert_to_tensor(x)), [-1])
+
+
+def adjoint(matrix: NumericLike, name: str | None = None) -> Tensor:
+    """The last two axes exchanged, conjugated."""
+    return matrix_transpose(matrix, name=name or "adjoint", conjugate=True)

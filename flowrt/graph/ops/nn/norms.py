@@ -159,7 +159,7 @@ def _check_list(what: str, t_list: Any) -> None:
 
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: NumericLike, use_norm: Any = None, name: str | None = None
-) -> tuple[list[Any], Tensor]:
+) -> tuple[Any, Tensor]:  # a list; scripts put it where a tuple was
     """The tensors of the list, all scaled down by ``clip_norm / max(global_norm, clip_norm)``; and the global
     norm.
 

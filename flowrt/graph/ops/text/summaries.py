@@ -316,7 +316,7 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
         return merged
 
 
-def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
+def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Any:
     """All summaries of the collection ``key`` (with names that begin with ``scope``) merged; None if there
     are none.
     """

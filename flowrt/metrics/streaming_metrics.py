@@ -1,4 +1,4 @@
-"""``flowrt.metrics``: streaming metrics, each a pair ``(value, update_op)`` over local variables."""
+"""Streaming metrics: pairs ``(value, update_op)`` over local variables that count."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from flowrt.graph.ops.linalg.matrix_parts import diag_part
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 from flowrt.graph.typing import TensorLike
-from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
@@ -297,6 +296,3 @@ def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) ->
     """The area under the points (alarms / negatives, hits / positives), which fall along the axis."""
     x, y = div_no_nan(alarms, negatives), div_no_nan(hits, positives)
     return reduce_sum((x[:-1] - x[1:]) * (y[:-1] + y[1:]) / 2.0)
-
-
-__getattr__ = missing_from("metrics")

@@ -1,4 +1,4 @@
-"""``flowrt.losses``: TensorFlow 1's loss functions. Each adds its result to the collection ``losses``."""
+"""Weighted losses of a batch, reduced to a scalar and added to the collection ``losses``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from flowrt.graph.shapes import compatible
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, tf1_names, with_parameters
 from flowrt.graph.typing import NumericLike
-from flowrt.tf1.missing_names import missing_from
 from flowrt.variables.variable import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES
@@ -124,7 +123,11 @@ def _loss(
     def decorate(losses_of: Callable[..., Tensor]) -> Callable[..., Tensor]:
         scope = default_scope or losses_of.__name__
         parameters = parameters_of(losses_of)
-        early = [p for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        early = [
+            p.replace(annotation="NumericLike") if p.annotation == "Tensor" else p
+            for p in parameters
+            if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
         late = [optional(p.name, p.default, p.annotation) for p in parameters if p.kind is p.KEYWORD_ONLY]
         own = parameters_of(compute_weighted_loss)[1:]
         options = {p.name: p.default for p in own}
@@ -264,6 +267,3 @@ def get_total_loss(
     if not found:
         raise misuse("get_total_loss: expected losses in the collection; got none")
     return add_n(found, name=name)
-
-
-__getattr__ = missing_from("losses")
