@@ -133,8 +133,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "estimator", "examples",
-    "experimental", "flags", "gfile", "graph_util", "image", "initializers", "io", "layers", "logging",
-    "losses", "metrics", "nest", "profiler",
+    "experimental", "flags", "gfile", "graph_util", "image", "initializers", "io", "keras", "layers",
+    "logging", "losses", "metrics", "nest", "profiler",
     "python", "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {

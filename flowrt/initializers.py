@@ -8,8 +8,9 @@ dimension is the outputs, the one before it the inputs, and the others (a convol
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,6 +64,15 @@ class Initializer:
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         raise NotImplementedError
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments of the constructor."""
+        own = {k.lstrip("_"): v.name if isinstance(v, DType) else v for k, v in vars(self).items()}
+        return {name: own[name] for name in inspect.signature(type(self)).parameters if name in own}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Initializer:
+        return cls(**config)
 
     def __repr__(self) -> str:
         fields = ", ".join(f"{k.lstrip('_')}={v!r}" for k, v in vars(self).items())

@@ -189,7 +189,10 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        ("flowrt.keras.layers", "flowrt.keras: there is no Keras. Instead: flowrt.layers"),
+        (
+            "flowrt.feature_column.x",
+            "flowrt.feature_column: there are no feature columns. Instead: nn.embedding_lookup",
+        ),
         ("flowrt.laayers", "flowrt.laayers: flowrt has no such name. Nearest: layers"),
         ("flowrt.contrib.slimm", "flowrt.contrib.slimm: flowrt has no such name. Nearest: contrib.slim"),
     ],

@@ -29,6 +29,7 @@ PAGES = (
     "docs/faults.md",
     "docs/functions.md",
     "docs/html_page.md",
+    "docs/keras.md",
     "docs/layouts.md",
     "docs/mixed_precision.md",
     "docs/observe.md",
@@ -67,6 +68,7 @@ MAX_LINES = {
     "docs/elastic.md": 110,
     "docs/faults.md": 80,
     "docs/functions.md": 180,
+    "docs/keras.md": 110,
     "docs/layouts.md": 190,
     "docs/mixed_precision.md": 100,
     "docs/models.md": 115,
@@ -81,7 +83,7 @@ MAX_LINES = {
     "docs/strategies.md": 215,
     "docs/timeline.md": 130,
     "docs/training_loops.md": 120,
-    "ARCHITECTURE.md": 530,
+    "ARCHITECTURE.md": 535,
     "tests/test_tour.py": 500,
 }
 

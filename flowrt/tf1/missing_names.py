@@ -18,8 +18,6 @@ from typing import Any, NoReturn
 from flowrt.errors import UnimplementedError
 
 _MISSING = """\
-there is no Keras. Instead: flowrt.layers
-    keras
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.DNNClassifier estimator.DNNRegressor estimator.LinearClassifier estimator.LinearRegressor
     estimator.DNNLinearCombinedClassifier estimator.DNNLinearCombinedRegressor estimator.BaselineClassifier

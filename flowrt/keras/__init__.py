@@ -1,0 +1,48 @@
+"""``flowrt.keras``: models of layers, as TensorFlow 1.15's ``tf.keras`` has them in graph mode.
+
+Three ways were weighed. As a backend of Keras 3, flowrt would not run programs of TensorFlow 1: its
+symbolic tensors are no tensors of a graph, and ``K.get_session``, ``K.function`` and TensorFlow's
+optimizers in ``compile`` are gone. ``tf_keras`` over an alias imports the insides of TensorFlow in 262
+modules. So the layers are flowrt's own, those of `flowrt.layers` with Keras's protocol: a symbolic tensor
+is a tensor of the default graph, a model is also a part of it, and a step of `Model.fit` is a run of a
+session.
+
+state                   the session and the state of a graph
+identifiers             objects by name
+activations, constraints, initializers, regularizers, losses, metrics, optimizers, callbacks
+progress_bar            a line that shows how far an epoch is
+labels, sequences       ``utils``: one-hot labels; data with numbered batches
+saving                  models and weights as files
+engine                  `Layer`, `Model`, `Sequential`
+layers                  the layers
+models                  models from their data; copies
+backend                 flowrt's operations under Keras's names
+"""
+
+from flowrt.keras import activations as activations
+from flowrt.keras import backend as backend
+from flowrt.keras import callbacks as callbacks
+from flowrt.keras import constraints as constraints
+from flowrt.keras import identifiers as identifiers
+from flowrt.keras import initializers as initializers
+from flowrt.keras import labels as labels
+from flowrt.keras import layers as layers
+from flowrt.keras import losses as losses
+from flowrt.keras import metrics as metrics
+from flowrt.keras import models as models
+from flowrt.keras import optimizers as optimizers
+from flowrt.keras import progress_bar as progress_bar
+from flowrt.keras import regularizers as regularizers
+from flowrt.keras import sequences as sequences
+from flowrt.keras.engine.input_layer import Input as Input
+from flowrt.keras.engine.model import Model as Model
+from flowrt.keras.engine.sequential import Sequential as Sequential
+from flowrt.tf1.inner_paths import make_paths, read_paths
+from flowrt.tf1.missing_names import missing_from
+
+_PATHS = """
+: utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
+"""
+
+make_paths("keras", read_paths(_PATHS), {})
+__getattr__ = missing_from("keras")

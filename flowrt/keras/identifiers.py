@@ -1,0 +1,107 @@
+"""Objects by name: ``"relu"``, ``{"class_name": "L2", "config": {...}}``, or the object itself.
+
+A kind of objects (activations, initializers, losses, ...) has a table; classes and functions of the user's
+own are registered with `CustomObjectScope` or passed as ``custom_objects``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import nearest
+from flowrt.graph.source import misuse
+
+_CUSTOM: dict[str, Any] = {}
+
+
+def get_custom_objects() -> dict[str, Any]:
+    """The user's own classes and functions by name; to be changed in place."""
+    return _CUSTOM
+
+
+@contextlib.contextmanager
+def custom_object_scope(*args: Mapping[str, Any] | None) -> Iterator[None]:
+    """Names in ``args`` are found inside."""
+    before = dict(_CUSTOM)
+    for objects in args:
+        _CUSTOM.update(objects or {})
+    try:
+        yield
+    finally:
+        _CUSTOM.clear()
+        _CUSTOM.update(before)
+
+
+CustomObjectScope = custom_object_scope
+
+
+def deserialize_object(
+    identifier: Any, table: Callable[[str], Any], kind: str, custom_objects: Mapping[str, Any] | None = None
+) -> Any:
+    """The object that ``identifier`` names: classes are instantiated.
+
+    ``table`` is the look-up of the kind's own names, None for unknown ones. Raises `InvalidArgumentError` for
+    an unknown name.
+    """
+    if identifier is None:
+        return None
+    if isinstance(identifier, Mapping):
+        name, config = identifier["class_name"], dict(identifier.get("config") or {})
+    elif isinstance(identifier, str):
+        name, config = identifier, {}
+    else:
+        return identifier() if inspect.isclass(identifier) else identifier
+    found = {**_CUSTOM, **(custom_objects or {})}.get(name) or table(name)
+    if found is None:
+        raise misuse(f"{kind}: expected a known name; got {name!r}. Your own needs a custom_object_scope")
+    if not inspect.isclass(found):
+        return found
+    from_config = getattr(found, "from_config", None)
+    if from_config is None:
+        return found(**config)
+    if config and "custom_objects" in inspect.signature(from_config).parameters:
+        return from_config(config, custom_objects=custom_objects)
+    return from_config(config)
+
+
+def lookup_in(names: Mapping[str, Any]) -> Callable[[str], Any]:
+    """A look-up of public names of a module, also in the other of ``CamelCase`` and ``snake_case``."""
+
+    def find(name: str) -> Any:
+        found = None if name.startswith("_") else names.get(name)
+        return found if callable(found) else None
+
+    return find
+
+
+def serialize_object(value: Any) -> Any:
+    """``value`` as what JSON can hold: objects as class and config, functions as their names."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [serialize_object(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(key): serialize_object(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "get_config"):
+        return {"class_name": type(value).__name__, "config": value.get_config()}
+    if hasattr(value, "as_list"):
+        return value.as_list()
+    name = getattr(value, "__name__", None) or getattr(value, "name", None)
+    if name is None:
+        raise misuse(f"get_config: expected a value that JSON can hold; got {value!r}")
+    return name
+
+
+def check_known(name: str, known: Mapping[str, Any], what: str) -> None:
+    """Raise `InvalidArgumentError` unless ``name`` is in ``known``."""
+    if name not in known:
+        raise misuse(f"{what}: expected one of {', '.join(known)}; got {name!r}.{nearest(name, known)}")

@@ -1,0 +1,46 @@
+"""Models of `tests.keras.models` train as TensorFlow 1's Keras trains them, from equal weights."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt import keras
+from tests.keras import models
+
+INTERPRETER = os.environ.get("FLOWRT_TENSORFLOW")
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Results of all models here, and TensorFlow's from the same weights."""
+    folder = tmp_path_factory.mktemp("keras")
+    weights, ours = {}, {}
+    for case in models.CASES:
+        with tf.Graph().as_default():
+            initial, *ours[case] = models.run(keras, case)
+        weights |= {f"{case}/{i}": value for i, value in enumerate(initial)}
+    np.savez(folder / "weights.npz", **weights)
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "TF_USE_LEGACY_KERAS": "1"}
+    command = [str(INTERPRETER), models.__file__, str(folder / "weights.npz"), str(folder / "theirs.npz")]
+    subprocess.run([*command, *models.CASES], check=True, timeout=400, env=os.environ | quiet)
+    with np.load(Path(folder / "theirs.npz")) as theirs:
+        yield ours, dict(theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@pytest.mark.skipif(INTERPRETER is None, reason="FLOWRT_TENSORFLOW names no interpreter")
+@pytest.mark.parametrize("case", models.CASES)
+def test_results_of_twenty_steps_are_tensorflows(case: str, both: tuple[dict[str, Any], Any]) -> None:
+    ours, theirs = both
+    for found, expected in zip(ours[case], (theirs[f"{case}/steps"], theirs[f"{case}/end"]), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)

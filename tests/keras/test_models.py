@@ -1,0 +1,228 @@
+"""Models of `flowrt.keras`: built, trained, asked, saved, and used as a part of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt import keras
+from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.keras import backend as K
+from flowrt.keras import layers
+
+X = np.random.RandomState(0).normal(size=(50, 4)).astype("float32")
+Y = X @ np.array([[1.0], [-2.0], [0.5], [0.0]], np.float32) + 0.3
+
+
+@pytest.fixture(autouse=True)
+def own_graph() -> Iterator[None]:
+    with tf.Graph().as_default():
+        yield
+
+
+def linear(**options: Any) -> keras.Sequential:
+    model = keras.Sequential([layers.Dense(1, input_shape=(4,), **options)])
+    model.compile(keras.optimizers.SGD(lr=0.1), "mse", metrics=["mae"])
+    return model
+
+
+def test_an_epoch_is_gradient_descent_and_its_loss_the_mean_over_samples(capsys: Any) -> None:
+    model = linear(kernel_initializer="zeros")
+    history = model.fit(X, Y, batch_size=32, epochs=2, shuffle=False)
+    w, b, expected = np.zeros([4, 1]), 0.0, []
+    for _ in range(2):
+        total = 0.0
+        for rows in (slice(0, 32), slice(32, 50)):
+            x, error = X[rows], X[rows] @ w + b - Y[rows]
+            total += float((error**2).sum())
+            w, b = w - 0.1 * 2 * x.T @ error / len(x), b - 0.1 * 2 * error.mean()
+        expected.append(total / 50)
+    np.testing.assert_allclose(history.history["loss"], expected, rtol=1e-5)
+    np.testing.assert_allclose(model.get_weights()[0], w, rtol=1e-4)
+    assert list(history.history) == ["loss", "mean_absolute_error"]
+    assert history.epoch == [0, 1]
+    shown = capsys.readouterr().out
+    assert "Train on 50 samples" in shown
+    assert "50/50 [==============================]" in shown
+
+
+def test_names_and_numbers_are_tensorflows() -> None:
+    model = keras.Sequential([layers.Conv2D(2, 3, input_shape=(5, 5, 1)), layers.BatchNormalization()])
+    model.add(layers.Flatten())
+    model.add(layers.Dense(3))
+    assert [w.name for w in model.weights] == [
+        "conv2d/kernel:0", "conv2d/bias:0", "batch_normalization/gamma:0", "batch_normalization/beta:0",
+        "batch_normalization/moving_mean:0", "batch_normalization/moving_variance:0", "dense/kernel:0",
+        "dense/bias:0",
+    ]  # fmt: skip
+    assert [len(model.trainable_weights), len(model.non_trainable_weights)] == [6, 2]
+    assert model.count_params() == 20 + 8 + 57
+    assert (model.input_shape, model.output_shape) == ((None, 5, 5, 1), (None, 3))
+    lines: list[str] = []
+    model.summary(print_fn=lines.append)
+    assert lines[-3:-1] == ["Trainable params: 81", "Non-trainable params: 4"]
+
+
+def test_a_model_is_a_part_of_a_graph() -> None:
+    model = keras.Sequential([layers.Dense(3, activation="relu", input_dim=4), layers.Dense(1)])
+    x = tf.placeholder(tf.float32, [None, 4])
+    loss = tf.reduce_mean(tf.square(model(x) - 1.0))
+    gradients = tf.gradients(loss, model.trainable_weights)
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        before = session.run(loss, {x: X})
+        assert [g.shape for g in session.run(gradients, {x: X})] == [(4, 3), (3,), (3, 1), (1,)]
+        session.run(train, {x: X})
+        assert session.run(loss, {x: X}) < before
+        np.testing.assert_allclose(model.predict(X), session.run(model(x), {x: X}), rtol=1e-5)
+
+
+def test_operations_between_layers_are_part_of_the_model() -> None:
+    x = keras.Input((4,))
+    model = keras.Model(x, tf.exp(layers.Dense(2)(x) * 2.0) + 1.0)
+    again = model(tf.constant(X))
+    np.testing.assert_allclose(K.get_value(again), model.predict(X), rtol=1e-5)
+    assert len(model.trainable_weights) == 2
+
+
+def test_dropout_and_batch_statistics_are_those_of_training_only() -> None:
+    x = keras.Input((4,))
+    model = keras.Model(x, layers.Dropout(0.5)(layers.BatchNormalization()(x)))
+    steps = K.function([x, K.learning_phase()], [model.output])
+    still, moving = steps([X, 0])[0], steps([X, 1])[0]
+    np.testing.assert_allclose(still, X / np.sqrt(1.001), rtol=1e-5)
+    assert 0.2 < (moving == 0).mean() < 0.8
+    assert len(model.updates) == 2
+    assert model.get_updates_for(None) == []
+
+
+def test_frozen_layers_keep_their_weights() -> None:
+    first = layers.Dense(3, input_dim=4)
+    model = keras.Sequential([first, layers.Dense(1)])
+    first.trainable = False
+    model.compile("adam", "mse")
+    before = model.get_weights()
+    model.fit(X, Y, verbose=0)
+    after = model.get_weights()
+    assert [np.array_equal(a, b) for a, b in zip(before, after, strict=True)] == [True, True, False, False]
+
+
+def test_padding_that_is_masked_does_not_count() -> None:
+    words = np.array([[3, 4, 0, 0], [1, 2, 3, 4]])
+    x = keras.Input((None,), dtype="int32")
+    model = keras.Model(x, layers.LSTM(5)(layers.Embedding(9, 3, mask_zero=True)(x)))
+    padded, cut = model.predict(words), model.predict(words[:1, :2])
+    np.testing.assert_allclose(padded[0], cut[0], rtol=1e-6)
+    assert not np.allclose(padded[0], padded[1])
+
+
+def test_weights_of_samples_and_classes_count_as_often() -> None:
+    labels = np.arange(50) % 2
+    model = keras.Sequential([layers.Dense(1, activation="sigmoid", input_dim=4)])
+    model.compile("sgd", "binary_crossentropy")
+    start = model.get_weights()
+    by_class = model.train_on_batch(X, labels, class_weight={0: 1.0, 1: 3.0})
+    model.set_weights(start)
+    by_sample = model.train_on_batch(X, labels, sample_weight=1.0 + 2.0 * labels)
+    assert by_class == pytest.approx(by_sample)
+    model.set_weights(start)
+    p = model.predict(X)[:, 0]
+    each = -np.where(labels == 1, np.log(p), np.log(1 - p)) * (1 + 2 * labels)
+    assert by_sample == pytest.approx(each.mean(), rel=1e-4)
+
+
+def test_generators_and_sequences_feed_epochs() -> None:
+    class Halves(keras.utils.Sequence):
+        ended = 0
+
+        def __len__(self) -> int:
+            return 2
+
+        def __getitem__(self, index: int) -> Any:
+            return X[25 * index : 25 * index + 25], Y[25 * index : 25 * index + 25]
+
+        def on_epoch_end(self) -> None:
+            self.ended += 1
+
+    def forever() -> Iterator[Any]:
+        while True:
+            yield X, Y
+
+    model, data = linear(), Halves()
+    assert len(model.fit(data, epochs=3, verbose=0).history["loss"]) == 3
+    assert data.ended == 3
+    history = model.fit_generator(forever(), steps_per_epoch=2, epochs=2, verbose=0, validation_data=(X, Y))
+    assert len(history.history["val_loss"]) == 2
+    assert model.evaluate_generator(forever(), steps=1)[0] == pytest.approx(
+        model.evaluate(X, Y, verbose=0)[0]
+    )
+    dataset = tf.data.Dataset.from_tensor_slices((X, Y)).batch(25).repeat()
+    model.fit(dataset, steps_per_epoch=2, epochs=2, verbose=0)
+
+
+def test_callbacks_end_training_and_change_rates(tmp_path: Path) -> None:
+    model = linear()
+    rates: list[float] = []
+    log = keras.callbacks.CSVLogger(str(tmp_path / "log.csv"))
+    best = keras.callbacks.ModelCheckpoint(
+        str(tmp_path / "w-{epoch}"), monitor="loss", save_best_only=True, save_weights_only=True
+    )
+    halve = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 * 0.5**epoch)
+    note = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: rates.append(logs["lr"]))
+    board = keras.callbacks.TensorBoard(str(tmp_path / "logs"))
+    stop = keras.callbacks.EarlyStopping(monitor="loss", min_delta=100.0, patience=2)
+    history = model.fit(X, Y, epochs=9, verbose=0, callbacks=[halve, note, log, best, board, stop])
+    assert history.epoch == [0, 1, 2]
+    assert rates == pytest.approx([0.1, 0.05, 0.025])
+    assert (tmp_path / "log.csv").read_text().splitlines()[0] == "epoch,loss,lr,mean_absolute_error"
+    assert (tmp_path / "w-1.index").exists()
+    assert any((tmp_path / "logs").iterdir())
+
+
+def test_saved_weights_and_architecture_make_the_same_model(tmp_path: Path) -> None:
+    a, b = keras.Input((4,), name="a"), keras.Input((4,), name="b")
+    shared = layers.Dense(3, activation="tanh", kernel_regularizer=keras.regularizers.l2(0.1))
+    merged = layers.concatenate([shared(a), layers.Dropout(0.5)(shared(b))])
+    inner = keras.Sequential(
+        [layers.Dense(2, kernel_initializer="he_normal", input_shape=(6,)), layers.ReLU(6.0)]
+    )
+    model = keras.Model([a, b], [inner(merged), layers.Dense(1)(merged)])
+    model.save_weights(str(tmp_path / "weights"))
+    text = model.to_json()
+    expected = model.predict([X, -X])
+    for make in (lambda: keras.models.model_from_json(text), lambda: keras.models.clone_model(model)):
+        copy = make()
+        assert [layer.name for layer in copy.layers] == [layer.name for layer in model.layers]
+        copy.load_weights(str(tmp_path / "weights"))
+        for found, wanted in zip(copy.predict([X, -X]), expected, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    assert tf.train.load_checkpoint(str(tmp_path / "weights")).has_tensor(
+        "layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
+    )
+
+
+def test_misuse_is_named() -> None:
+    model = linear()
+    other = keras.Input((3,))
+    for call, error, message in (
+        (lambda: keras.Sequential([layers.Dense(1)]).fit(X, Y), InvalidArgumentError, "compile"),
+        (lambda: keras.Sequential([layers.Dense(1)]).weights, InvalidArgumentError, "input_shape"),
+        (lambda: model.fit(X), InvalidArgumentError, "expected targets"),
+        (lambda: model.fit(X, Y[:7]), InvalidArgumentError, "one number of samples; got 7, 50"),
+        (lambda: model.fit([X, X], Y), InvalidArgumentError, "expected 1 arrays"),
+        (lambda: model.fit(X, np.ones([50, 3]), verbose=0), InvalidArgumentError, "target"),
+        (lambda: model.compile("nosuch", "mse"), InvalidArgumentError, "optimizer: expected a known name"),
+        (lambda: model.load_weights("/nowhere/w"), NotFoundError, "there is none at /nowhere/w"),
+        (lambda: model.set_weights([1]), InvalidArgumentError, "expected 2 arrays; got 1"),
+        (lambda: layers.Dense(3, aktivation="relu"), TypeError, "aktivation"),
+        (lambda: keras.Model(keras.Input((3,)), layers.Dense(1)(other)), InvalidArgumentError, "missing"),
+        (lambda: model.get_layer("nosuch"), InvalidArgumentError, "expected one of dense"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
