@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, PermissionDeniedError
 from flowrt.tf1.missing_names import missing_from
@@ -89,6 +89,20 @@ def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
         raise AlreadyExistsError(f"{newname}: exists already; pass overwrite=True to replace it")
     with _typed_errors(oldname):
         os.replace(oldname, newname)
+
+
+class FileStatistics(NamedTuple):
+    """Facts of a file: its size in bytes, and when it was changed, in ns since 1970."""
+
+    length: int
+    mtime_nsec: int
+    is_directory: bool
+
+
+def Stat(filename: Any) -> FileStatistics:
+    with _typed_errors(filename):
+        found = os.stat(filename)
+    return FileStatistics(found.st_size, found.st_mtime_ns, os.path.isdir(filename))
 
 
 def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:

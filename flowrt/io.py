@@ -1,6 +1,5 @@
 """``flowrt.io``: files, under the names of later TensorFlow 1 versions."""
 
-from flowrt import gfile
 from flowrt.functions.parsing import (
     FixedLenFeature,
     FixedLenSequenceFeature,
@@ -24,6 +23,7 @@ from flowrt.image.codecs import (
     is_jpeg,
 )
 from flowrt.python_io import TFRecordCompressionType, TFRecordOptions, TFRecordWriter, tf_record_iterator
+from flowrt.tf1 import io_gfile as gfile
 from flowrt.tf1.missing_names import missing_from
 from flowrt.train.checkpoints.graph_file import write_graph
 

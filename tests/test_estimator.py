@@ -119,3 +119,39 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     estimator.train(arrays(), steps=1)
     with pytest.raises(InvalidArgumentError, match=r"keys among \['y', 'twice'\]; got \['z'\]"):
         next(estimator.predict(arrays(), predict_keys="z"))
+
+
+def test_a_program_for_tpus_runs_without_them(tmp_path: Path) -> None:
+    sizes = []
+
+    def input_fn(params: dict[str, Any]) -> Any:
+        sizes.append(params["batch_size"])
+        return tf.data.Dataset.from_tensor_slices(({"x": X}, Y)).batch(params["batch_size"])
+
+    def tpu_model_fn(features: Any, labels: Any, mode: str, params: dict[str, Any]) -> Any:
+        spec = model_fn(features, labels, mode, params)
+        if mode == tf.estimator.ModeKeys.PREDICT:
+            return tf.contrib.tpu.TPUEstimatorSpec(mode, predictions=spec.predictions)
+        return tf.contrib.tpu.TPUEstimatorSpec(
+            mode,
+            loss=spec.loss,
+            train_op=spec.train_op,
+            eval_metrics=(lambda y: {"mean": tf.metrics.mean(y)}, [labels]),
+            scaffold_fn=tf.train.Scaffold,
+        )
+
+    config = tf.contrib.tpu.RunConfig(
+        model_dir=str(tmp_path), cluster=None, master=None, tpu_config=tf.contrib.tpu.TPUConfig(100, 8)
+    )
+    estimator = tf.contrib.tpu.TPUEstimator(
+        tpu_model_fn, config=config, params={"rate": 0.1}, use_tpu=False, train_batch_size=16,
+        eval_batch_size=32, predict_batch_size=8,
+    )  # fmt: skip
+    estimator.train(input_fn)
+    found = estimator.evaluate(input_fn, steps=1)
+    assert found["mean"] == pytest.approx(Y[:32].mean(), rel=1e-5)
+    assert found["global_step"] == 4
+    assert len(list(estimator.predict(input_fn))) == 64
+    assert sizes == [16, 32, 8]
+    with pytest.raises(tf.errors.UnimplementedError, match="expected use_tpu=False"):
+        tf.contrib.tpu.TPUEstimator(tpu_model_fn, train_batch_size=1)

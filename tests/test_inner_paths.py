@@ -200,3 +200,9 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
 def test_an_import_of_a_module_that_does_not_exist_says_what_is_near(module: str, message: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=re.escape(message)):
         importlib.import_module(module)
+
+
+def test_known_values_of_different_ranks_add_up() -> None:
+    row, column = tf.constant([4, 5, 6]) * 1, tf.constant([[1], [2]]) * 1
+    assert tf.get_static_value(row + column) == ((5, 6, 7), (6, 7, 8))
+    assert tf.get_static_value(row + tf.constant(1) * 1) == (5, 6, 7)

@@ -82,3 +82,22 @@ def test_a_dense_tensor_is_refused_where_a_sparse_one_is_expected() -> None:
     with pytest.raises(DTypeError, match="SparseTensor of int32; got float32"):
         tf.convert_to_tensor_or_sparse_tensor(tf.SparseTensor(PLACES, VALUES, [3, 2]), tf.int32)
     assert isinstance(tf.convert_to_tensor_or_sparse_tensor([1.0]), tf.Tensor)
+
+
+def test_products_with_dense_tensors_are_of_the_values() -> None:
+    sparse = tf.SparseTensor([[0, 1], [2, 0]], [2.0, 3.0], [3, 2])
+    with tf.Session() as session:
+        assert session.run((sparse * 2.0).values).tolist() == [4.0, 6.0]
+        assert session.run(sparse * [[1.0], [2.0], [5.0]]).values.tolist() == [2.0, 15.0]
+        assert session.run((sparse / tf.constant([4.0, 8.0])).values).tolist() == [0.25, 0.75]
+
+
+def test_a_shape_may_be_a_tensor_and_a_mask_of_unknown_rank() -> None:
+    fed = tf.sparse_placeholder(tf.float32, tf.constant([3, 2], tf.int64))
+    assert fed.shape.as_list() == [3, 2]
+    mask = tf.placeholder(tf.bool)
+    with tf.Session() as session:
+        kept = session.run(
+            tf.sparse_retain(fed, mask), {fed: ([[0, 1], [2, 0]], [2.0, 3.0], [3, 2]), mask: [True, False]}
+        )
+    assert kept.values.tolist() == [2.0]

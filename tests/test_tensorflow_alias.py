@@ -49,6 +49,7 @@ def test_scripts_import_from_the_alias_in_every_form(alias: types.ModuleType) ->
         "import tensorflow as tf\n"
         "import tensorflow.contrib.slim as slim\n"
         "import tensorflow.contrib.layers\n"
+        "from tensorflow.contrib.layers.python.layers import utils\n"
         "from tensorflow.contrib import rnn, layers\n"
         "from tensorflow.python.ops import array_ops, rnn_cell\n"
         "from tensorflow.train import AdamOptimizer\n"

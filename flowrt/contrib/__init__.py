@@ -1,21 +1,26 @@
 """``flowrt.contrib``: the parts of TensorFlow 1's contrib that scripts use most.
 
+cluster_resolver    which tasks a job has
+data                transformations of datasets
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
 learn               modes of models
 losses              losses with the predictions first
 framework           arg_scope, the global step, nest
-rnn, seq2seq        recurrent cells and networks; `sequence_loss`
+rnn                 recurrent cells and networks
+seq2seq             decoders with attention, beam search; `sequence_loss`
 mixed_precision     loss scales by managers
 slim                layers under the name used by model zoos; model_analyzer
 training            placement of variables on parameter servers; hparams: `HParams`
 tensorboard         files for TensorBoard's plugins
-tpu                 infeed and outfeed, on any device
+tpu                 infeed and outfeed, on any device; estimators for TPUs, without them
 """
 
 from typing import Any
 
 from flowrt.contrib import (
+    cluster_resolver,
+    data,
     distribute,
     framework,
     layers,
@@ -33,8 +38,8 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "distribute", "framework", "layers", "learn", "losses", "mixed_precision", "rnn", "seq2seq", "slim",
-    "tensorboard", "tpu", "training",
+    "cluster_resolver", "data", "distribute", "framework", "layers", "learn", "losses", "mixed_precision",
+    "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """
@@ -52,7 +57,8 @@ rnn.python: ops -> contrib.rnn
 rnn.python.ops: core_rnn core_rnn_cell rnn rnn_cell -> contrib.rnn nn nn.rnn_cell
 seq2seq: python -> contrib.seq2seq
 seq2seq.python: ops -> contrib.seq2seq
-seq2seq.python.ops: loss -> contrib.seq2seq
+seq2seq.python.ops: attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss
+    -> contrib.seq2seq
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
 training: python -> contrib.training

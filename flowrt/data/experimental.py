@@ -19,12 +19,14 @@ from flowrt.dtypes import int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.shapes import as_shape
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "AUTOTUNE", "AutoShardPolicy", "bucket_by_sequence_length", "copy_to_device", "group_by_window",
-    "prefetch_to_device",
+    "AUTOTUNE", "AutoShardPolicy", "Counter", "bucket_by_sequence_length", "copy_to_device",
+    "enumerate_dataset", "group_by_window", "map_and_batch", "parallel_interleave", "prefetch_to_device",
+    "shuffle_and_repeat", "unbatch",
 ]  # fmt: skip
 
 
@@ -148,6 +150,55 @@ def bucket_by_sequence_length(
     return apply
 
 
+# --- names of what datasets have as methods by now
+
+
+def Counter(start: int = 0, step: int = 1, dtype: Any = int64) -> Dataset:
+    """The numbers ``start``, ``start + step``, ... without end, of ``dtype``."""
+    numbers = Dataset.range(_MANY)
+    return numbers.map(lambda number: cast(start + number * step, dtype))
+
+
+def enumerate_dataset(start: int = 0) -> Callable[[Dataset], Dataset]:
+    """See `Dataset.enumerate`."""
+    return lambda dataset: dataset.enumerate(start)
+
+
+def map_and_batch(
+    map_func: Callable[..., Any],
+    batch_size: Any,
+    num_parallel_batches: Any = None,
+    drop_remainder: Any = False,
+    num_parallel_calls: Any = None,
+) -> Callable[[Dataset], Dataset]:
+    """`Dataset.map`, then `Dataset.batch`. ``num_parallel_batches`` is accepted."""
+    return lambda dataset: dataset.map(map_func, num_parallel_calls).batch(batch_size, drop_remainder)
+
+
+def parallel_interleave(
+    map_func: Callable[..., Dataset],
+    cycle_length: Any,
+    block_length: Any = 1,
+    sloppy: Any = False,
+    buffer_output_elements: Any = None,
+    prefetch_input_elements: Any = None,
+) -> Callable[[Dataset], Dataset]:
+    """`Dataset.interleave`, in a certain order even where ``sloppy`` would allow any."""
+    return lambda dataset: dataset.interleave(map_func, cycle_length, block_length)
+
+
+def shuffle_and_repeat(
+    buffer_size: Any, count: Any = None, seed: int | None = None
+) -> Callable[[Dataset], Dataset]:
+    """`Dataset.shuffle`, then `Dataset.repeat`."""
+    return lambda dataset: dataset.shuffle(buffer_size, seed).repeat(count)
+
+
+def unbatch() -> Callable[[Dataset], Dataset]:
+    """See `Dataset.unbatch`."""
+    return lambda dataset: dataset.unbatch()
+
+
 def _filled_shapes(spec: Structure, padded_shapes: Any, length: int | None) -> Structure:
     """The padded shapes with ``length`` for each unknown dimension."""
     leaves = flatten(spec)
@@ -171,5 +222,7 @@ def _dataset(result: Any) -> tuple[tuple[Tensor, ...], Node]:
         raise DTypeError(f"reduce_func: expected it to return a Dataset; got {result!r}")
     return tensors_in(result.node), result.node
 
+
+_MANY = 2**62  # numbers, as many as no program takes
 
 __getattr__ = missing_from("data.experimental")

@@ -4,9 +4,11 @@ modes         `ModeKeys`, `EstimatorSpec`: what a model function is told and ret
 run_config    `RunConfig`
 estimator     `Estimator`, `train_and_evaluate`
 inputs        functions of arrays that give features and labels
+tpu           estimators of programs that may use TPUs, without them
 """
 
 from flowrt.estimator import inputs as inputs
+from flowrt.estimator import tpu as tpu
 from flowrt.estimator.estimator import Estimator as Estimator
 from flowrt.estimator.estimator import EvalSpec as EvalSpec
 from flowrt.estimator.estimator import TrainSpec as TrainSpec

@@ -126,7 +126,7 @@ class Estimator:
 
     def _input(self, input_fn: Callable[..., Any], mode: str) -> tuple[Any, Any, list[SessionRunHook]]:
         """Features, labels or None, and the hook that starts their iterator."""
-        offered = {"params": self.params, "config": self._config, "mode": mode}
+        offered = {"params": self._params_of(mode), "config": self._config, "mode": mode}
         taken = inspect.signature(input_fn).parameters
         given = input_fn(**{name: value for name, value in offered.items() if name in taken})
         hooks: list[SessionRunHook] = []
@@ -143,12 +143,20 @@ class Estimator:
         return given, None, hooks
 
     def _model(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
-        offered = {"labels": labels, "mode": mode, "params": self.params, "config": self._config}
+        params = self._params_of(mode)
+        offered = {"labels": labels, "mode": mode, "params": params, "config": self._config}
         if labels is not None and "labels" not in self._arguments:
             raise misuse(
                 "Estimator: model_fn has no argument labels, and input_fn gives some", InvalidArgumentError
             )
-        spec = self._model_fn(features, **{name: offered[name] for name in self._arguments})
+        return self._checked(self._model_fn(features, **{name: offered[name] for name in self._arguments}))
+
+    def _params_of(self, mode: str) -> dict[str, Any]:
+        """The parameters that the functions get in ``mode``."""
+        return self.params
+
+    def _checked(self, spec: Any) -> EstimatorSpec:
+        """The model that the function returned. Raises `DTypeError` if it is no model."""
         if not isinstance(spec, EstimatorSpec):
             raise misuse(f"model_fn: expected an EstimatorSpec; got {spec!r:.80}", DTypeError)
         return spec

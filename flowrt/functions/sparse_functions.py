@@ -18,7 +18,8 @@ from flowrt.graph.ops.array.selection import boolean_mask, sparse_to_dense
 from flowrt.graph.ops.array.sorting import argsort
 from flowrt.graph.ops.array.sparse_rows import sparse_fill_empty_rows_op, sparse_reshape_op
 from flowrt.graph.ops.array.tile_and_reverse import reverse
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, size, transpose
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, size, transpose
 from flowrt.graph.ops.base.sparse_tensor import SparseTensor, SparseTensorValue
 from flowrt.graph.ops.elementwise.complex_parts import conj
 from flowrt.graph.ops.text.splitting import string_split_v1
@@ -60,16 +61,19 @@ def sparse_placeholder(
     dtype: DTypeLike, shape: ShapeTensorLike = None, name: str | None = None
 ) -> SparseTensor:
     """A sparse tensor that is fed, with a `SparseTensorValue` or a tuple; of any shape if ``shape`` is None.
-    A known ``shape`` is a constant, and a value is fed with it all the same.
+    A known ``shape`` is a constant, or a vector tensor; a value is fed with it all the same.
     """
-    asked = as_shape(shape)
-    rank = None if asked is None else len(asked)
     prefix = "" if name is None else f"{name}/"
-    sizes = (
-        constant(asked, int64, [rank], name=f"{prefix}shape")
-        if asked is not None and is_static(asked)
-        else placeholder(int64, [rank], name=f"{prefix}shape")
-    )
+    if isinstance(shape, Tensor):
+        sizes, rank = cast(shape, int64), shape.shape.as_list()[0]
+    else:
+        asked = as_shape(shape)
+        rank = None if asked is None else len(asked)
+        sizes = (
+            constant(asked, int64, [rank], name=f"{prefix}shape")
+            if asked is not None and is_static(asked)
+            else placeholder(int64, [rank], name=f"{prefix}shape")
+        )
     return SparseTensor(
         placeholder(int64, [None, rank], name=f"{prefix}indices"),
         placeholder(dtype, [None], name=f"{prefix}values"),
@@ -148,7 +152,7 @@ def sparse_transpose(sp_input: Any, perm: NumericLike | None = None, name: str |
 def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
     """The values for which ``to_retain``, [n] of bool, is true."""
     sparse = _sparse("sparse_retain", sp_input)
-    kept = convert_to_tensor(to_retain)
+    kept = reshape(convert_to_tensor(to_retain), [-1])  # its rank may be unknown
     return SparseTensor(
         boolean_mask(sparse.indices, kept), boolean_mask(sparse.values, kept), sparse.dense_shape
     )

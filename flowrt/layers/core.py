@@ -75,6 +75,10 @@ class Dense(KernelLayer):
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._finished(product(inputs, self.kernel))
 
+    def compute_output_shape(self, input_shape: Any) -> TensorShape:
+        """The shape of the outputs for inputs of a shape with known rank."""
+        return TensorShape(input_shape)[:-1].concatenate(self.units)
+
 
 def product(inputs: Tensor, kernel: Any) -> Tensor:
     """``inputs`` ``[..., n]`` times ``kernel`` ``[n, m]``."""

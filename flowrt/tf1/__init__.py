@@ -4,6 +4,7 @@ aliases          older names of functions
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names
 graph_import     GraphDefs read, with TensorFlow 1's control flow
+io_gfile         `gfile` under the names of TensorFlow 2
 inner_paths      modules for paths inside TensorFlow
 layer_arguments  helpers for writers of layers
 message_files    protobuf messages in files

@@ -73,3 +73,4 @@ def make_paths(root: str, sources: Mapping[str, str], renamed: Renamed) -> None:
         parent, _, last = module.__name__.rpartition(".")
         sys.modules[module.__name__] = module
         setattr(sys.modules[parent], last, module)
+        vars(sys.modules[parent]).setdefault("__path__", [])  # for imports by another name, tensorflow's

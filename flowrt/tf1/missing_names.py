@@ -24,8 +24,7 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.BaselineRegressor estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor
     estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
     estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
-    estimator.WarmStartSettings estimator.tpu estimator.experimental contrib.estimator
-    contrib.tpu.TPUEstimator contrib.tpu.TPUEstimatorSpec contrib.tpu.RunConfig contrib.tpu.TPUConfig
+    estimator.WarmStartSettings estimator.experimental contrib.estimator
     contrib.learn.DNNClassifier contrib.learn.LinearClassifier contrib.learn.Estimator
     contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
 estimators do not export. Instead: saved_model.simple_save
@@ -94,8 +93,7 @@ there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy
     contrib.distribute.initialize_tpu_system contrib.tpu.shard contrib.tpu.replicate
-    contrib.tpu.batch_parallel contrib.tpu.rewrite contrib.tpu.cross_replica_sum
-    contrib.tpu.CrossShardOptimizer
+    contrib.tpu.batch_parallel contrib.tpu.rewrite
 functions are always traced. Instead: function
     wrap_function
 there is no eager execution. Instead: Session.run
@@ -139,8 +137,6 @@ pods are found from inside the cluster or by a client. Instead: KubernetesCluste
 there are no step objects. Instead: Strategy.experimental_run(fn, iterator, steps_per_loop)
     contrib.distribute.Monitor contrib.distribute.StandardInputStep contrib.distribute.StandardSingleLossStep
     contrib.distribute.Step
-there are no decoders. Instead: nn.raw_rnn
-    contrib.seq2seq.AttentionWrapper contrib.seq2seq.BasicDecoder contrib.seq2seq.dynamic_decode
 this cell is not supported. Instead: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell
     contrib.cudnn_rnn contrib.rnn.NASCell contrib.rnn.UGRNNCell contrib.rnn.PhasedLSTMCell
     contrib.rnn.GridLSTMCell contrib.rnn.GLSTMCell contrib.rnn.AttentionCellWrapper
@@ -175,60 +171,16 @@ def _reasons() -> dict[str, dict[str, str]]:
 _REASONS = _reasons()
 
 PUBLIC_NAMESPACES = [
-    "nn",
-    "train",
-    "layers",
-    "losses",
-    "image",
-    "sparse",
-    "python_io",
-    "estimator",
-    "estimator.inputs",
-    "metrics",
-    "math",
-    "linalg",
-    "strings",
-    "random",
-    "debugging",
-    "bitwise",
-    "data",
-    "initializers",
-    "summary",
-    "nn.rnn_cell",
-    "data.experimental",
-    "io",
-    "gfile",
-    "graph_util",
-    "saved_model",
-    "logging",
-    "app",
-    "flags",
-    "nest",
-    "resource_loader",
-    "test",
-    "profiler",
-    "config",
-    "config.experimental",
-    "distribute",
-    "distribute.experimental",
-    "distribute.cluster_resolver",
-    "experimental",
-    "experimental.dtensor",
-    "autograph",
-    "contrib",
-    "train.experimental",
-    "contrib.layers",
-    "contrib.framework",
-    "contrib.rnn",
-    "contrib.seq2seq",
-    "contrib.slim",
-    "contrib.training",
-    "contrib.tpu",
-    "contrib.learn",
-    "contrib.losses",
-    "contrib.distribute",
+    "nn", "train", "layers", "losses", "image", "sparse", "python_io", "estimator", "estimator.inputs",
+    "estimator.tpu", "metrics", "math", "linalg", "strings", "random", "debugging", "bitwise", "data",
+    "initializers", "summary", "nn.rnn_cell", "data.experimental", "io", "io.gfile", "gfile", "graph_util",
+    "saved_model", "logging", "app", "flags", "nest", "resource_loader", "test", "profiler", "config",
+    "config.experimental", "distribute", "distribute.experimental", "distribute.cluster_resolver",
+    "experimental", "experimental.dtensor", "autograph", "contrib", "train.experimental", "contrib.layers",
+    "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
+    "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision",
-]
+]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
 _OTHER_MODULES = {

@@ -61,14 +61,21 @@ def binary_op(name: str, kernel: Kernel, types: str, **rules: Any) -> OpDef[Tens
     return elementwise_op(name, f"x: T in {types}, y: T -> z: T", kernel=kernel, **rules)
 
 
+def _rank(value: PartialValue) -> int:
+    if not isinstance(value, tuple):
+        return 0
+    return 1 + (_rank(value[0]) if value else 0)
+
+
 def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext], PartialValue]:
     """The ``value`` rule of an op that applies ``function`` to integers."""
 
     def combine(a: PartialValue, b: PartialValue) -> PartialValue:
-        if isinstance(a, tuple) or isinstance(b, tuple):
-            length = max(len(v) for v in (a, b) if isinstance(v, tuple))
-            left, right = (v * length if isinstance(v, tuple) and len(v) == 1 else v for v in (a, b))
-            left, right = (v if isinstance(v, tuple) else (v,) * length for v in (left, right))
+        rank = max(_rank(a), _rank(b))
+        if rank:
+            left, right = (v if _rank(v) == rank else (v,) for v in (a, b))
+            length = len(left) if len(right) == 1 else len(right)
+            left, right = (v * length if len(v) == 1 else v for v in (left, right))
             return tuple(combine(p, q) for p, q in zip(left, right, strict=True))
         return None if a is None or b is None else function(a, b)
 

@@ -18,7 +18,10 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.python_values import value_error
 from flowrt.graph.op_def import registered_ops
+from flowrt.graph.ops.array.gather_scatter import gather_nd
 from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.filling import broadcast_to
+from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, power, subtract
 from flowrt.graph.ops.elementwise.bitwise import bitwise_and, bitwise_or, bitwise_xor, invert
 from flowrt.graph.ops.elementwise.comparison import (
@@ -194,6 +197,22 @@ def _observing(otherwise: Function, kind: Function) -> Function:
 
 
 overload_operators(Tensor)
+
+
+def _on_values(function: Function) -> Function:
+    """``sparse <op> dense``: the values, each with the element of the dense tensor at its place."""
+
+    def method(self: SparseTensor, other: Any) -> SparseTensor:
+        dense = convert_to_tensor(other, self.dtype)
+        if dense.shape.ndims != 0:
+            dense = gather_nd(broadcast_to(dense, self.dense_shape), self.indices)
+        return SparseTensor(self.indices, function(self.values, dense), self.dense_shape)
+
+    return method
+
+
+for _name, _function in (("__mul__", multiply), ("__truediv__", truediv)):
+    setattr(SparseTensor, _name, _on_values(_function))
 Tensor.OVERLOADABLE_OPERATORS = frozenset(  # type: ignore[attr-defined]
     {f"__{prefix}{key}__" for key in _BINARY for prefix in ("", "r")}
     | _COMPARISONS.keys()

@@ -1,4 +1,4 @@
-"""``flowrt.contrib.seq2seq``: the loss of a sequence model."""
+"""The loss of a sequence model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.division import div_no_nan
 from flowrt.graph.ops.nn.losses import sparse_softmax_cross_entropy_with_logits
 from flowrt.graph.source import misuse
-from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["sequence_loss"]
 
@@ -65,6 +64,3 @@ def _check_ranks(**expected: tuple[Tensor, int]) -> None:
     for name, (tensor, rank) in expected.items():
         if tensor.shape.rank not in (None, rank):
             raise misuse(f"sequence_loss: expected {name} of rank {rank}; got {tensor.shape}")
-
-
-__getattr__ = missing_from("contrib.seq2seq")
