@@ -25,5 +25,7 @@ from flowrt.python_io.tf_records import TFRecordCompressionType as TFRecordCompr
 from flowrt.python_io.tf_records import TFRecordOptions as TFRecordOptions
 from flowrt.python_io.tf_records import TFRecordWriter as TFRecordWriter
 from flowrt.python_io.tf_records import tf_record_iterator as tf_record_iterator
+from flowrt.tf1 import io_gfile as _gfile
 from flowrt.train.checkpoints.graph_file import write_graph as write_graph
 
+gfile = _gfile

@@ -2,6 +2,7 @@
 
 import builtins
 from flowrt.estimator import inputs as inputs
+from flowrt.estimator import tpu as tpu
 from flowrt.estimator.estimator import Estimator as Estimator
 from flowrt.estimator.estimator import EvalSpec as EvalSpec
 from flowrt.estimator.estimator import TrainSpec as TrainSpec

@@ -14,6 +14,7 @@ from flowrt.saved_model.signatures import build_signature_def as build_signature
 from flowrt.saved_model.signatures import build_tensor_info as build_tensor_info
 from flowrt.saved_model.signatures import get_tensor_from_tensor_info as get_tensor_from_tensor_info
 from flowrt.saved_model.signatures import predict_signature_def as predict_signature_def
+from flowrt.saved_model.tfjs import load_graph_model as load_graph_model
 from flowrt.tf1.missing_names import missing_from as missing_from
 
 Builder = _Builder
