@@ -31,7 +31,7 @@ def test_transformations_are_the_methods() -> None:
     )
     assert elements(mixed) == [0, 1, 0, 1, 2, 3, 2, 3, 4, 4]
     assert sorted(elements(numbers.apply(data.shuffle_and_repeat(5, 2, seed=1)))) == sorted([*range(5)] * 2)
-    padded = numbers.map(lambda x: tf.range(x)).apply(data.padded_batch_and_drop_remainder(2, [None]))
+    padded = numbers.map(tf.range).apply(data.padded_batch_and_drop_remainder(2, [None]))
     assert elements(padded) == [[[0], [0]], [[0, 1, 0], [0, 1, 2]]]
 
 
