@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs protos clean
+.PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs docs-site protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -77,6 +77,11 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 		--out docs/pictures/pipeline_run.svg -- --width 128 --steps 40 | tail -n 1
 	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
 	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
+
+docs-site: $(READY)  ## build the documentation site (runs/site): pages, tutorials, API reference; links are checked
+	@$(PY) $(PIP) install --editable '.[docs]'
+	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . runs/site
+	@echo runs/site/docs/site/index.html
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

@@ -434,6 +434,10 @@ def argmax(
     """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
 
     Raises `InvalidArgumentError` for an axis out of range or without elements.
+
+    Example:
+        >>> tf.argmax([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()
+        array([1, 0])
     """
 
 def argmin(
@@ -444,6 +448,10 @@ def argmin(
     output_type: DTypeLike = ...,
 ) -> Tensor:
     """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`.
+
+    Example:
+        >>> tf.argmin([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()
+        array([0, 1])
     """
 
 def as_string(
@@ -459,6 +467,10 @@ def as_string(
 
     ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
     (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
+
+    Example:
+        >>> tf.as_string([1.5, 2.0], precision=1).eval()
+        array([b'1.5', b'2.0'], dtype=object)
     """
 
 def asin(
@@ -672,6 +684,11 @@ def broadcast_to(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input repeated along new dimensions and those that are 1, to ``shape``.
+
+    Example:
+        >>> tf.broadcast_to([1, 2], [2, 2]).eval()
+        array([[1, 2],
+               [1, 2]], dtype=int32)
     """
 
 def ceil(
@@ -703,6 +720,10 @@ def cos(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The cosine.
+
+    Example:
+        >>> tf.cos([0.0]).eval()
+        array([1.], dtype=float32)
     """
 
 def cosh(
@@ -723,6 +744,10 @@ def count_nonzero(
     input: TensorLike | None = None,
 ) -> Tensor:
     """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``.
+
+    Example:
+        >>> tf.count_nonzero([0, 3, 4]).eval()
+        np.int64(2)
     """
 
 def cross(
@@ -737,7 +762,12 @@ def diag(
     diagonal: NumericLike,
     name: builtins.str | None = None,
 ) -> Tensor:
-    """The tensor [*s, *s] that has the input [*s] where both indices are equal, and zeros elsewhere.
+    """The tensor ``[*s, *s]`` with the input ``[*s]`` where both indices are equal, and zeros elsewhere.
+
+    Example:
+        >>> tf.diag([1, 2]).eval()
+        array([[1, 0],
+               [0, 2]], dtype=int32)
     """
 
 def diag_part(
@@ -788,6 +818,10 @@ def equal(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x == y.
+
+    Example:
+        >>> tf.equal([1, 2, 3], [1, 0, 3]).eval()
+        array([ True, False,  True])
     """
 
 def erf(
@@ -795,6 +829,10 @@ def erf(
     name: builtins.str | None = None,
 ) -> Tensor:
     """2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.
+
+    Example:
+        >>> tf.erf([0.0]).eval()
+        array([0.], dtype=float32)
     """
 
 def erfc(
@@ -809,6 +847,10 @@ def exp(
     name: builtins.str | None = None,
 ) -> Tensor:
     """e to the power of x.
+
+    Example:
+        >>> tf.exp([0.0]).eval()
+        array([1.], dtype=float32)
     """
 
 def expand_dims(
@@ -818,6 +860,11 @@ def expand_dims(
     dim: NumericLike | None = None,
 ) -> Tensor:
     """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one.
+
+    Example:
+        >>> tf.expand_dims([1, 2], axis=-1).eval()
+        array([[1],
+               [2]], dtype=int32)
     """
 
 def expm1(
@@ -833,6 +880,11 @@ def fill(
     name: builtins.str | None = None,
 ) -> Tensor:
     """A tensor of shape ``dims`` filled with ``value``.
+
+    Example:
+        >>> tf.fill([2, 2], 7).eval()
+        array([[7, 7],
+               [7, 7]], dtype=int32)
     """
 
 def floor(
@@ -840,6 +892,10 @@ def floor(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The largest integer <= x.
+
+    Example:
+        >>> tf.floor([1.7, -1.2]).eval()
+        array([ 1., -2.], dtype=float32)
     """
 
 def floor_div(
@@ -856,6 +912,10 @@ def floormod(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x - floor(x / y) * y: the remainder that has y's sign.
+
+    Example:
+        >>> tf.mod([7, -7], 3).eval()
+        array([1, 2], dtype=int32)
     """
 
 glorot_normal_initializer = _glorot_normal_initializer
@@ -866,6 +926,10 @@ def greater(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x > y.
+
+    Example:
+        >>> tf.greater([1, 5], 3).eval()
+        array([False,  True])
     """
 
 def greater_equal(
@@ -874,6 +938,10 @@ def greater_equal(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x >= y.
+
+    Example:
+        >>> tf.greater_equal([1, 3], 3).eval()
+        array([False,  True])
     """
 
 half = _half
@@ -882,6 +950,10 @@ def identity(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input as it is.
+
+    Example:
+        >>> tf.identity([1, 2]).eval()
+        array([1, 2], dtype=int32)
     """
 
 def identity_n(
@@ -929,6 +1001,10 @@ def less(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x < y.
+
+    Example:
+        >>> tf.less([1, 5], 3).eval()
+        array([ True, False])
     """
 
 def less_equal(
@@ -937,6 +1013,10 @@ def less_equal(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x <= y.
+
+    Example:
+        >>> tf.less_equal([3, 5], 3).eval()
+        array([ True, False])
     """
 
 def lgamma(
@@ -952,6 +1032,10 @@ def log(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The natural logarithm.
+
+    Example:
+        >>> tf.log([1.0, 0.0]).eval()
+        array([  0., -inf], dtype=float32)
     """
 
 def log1p(
@@ -967,6 +1051,10 @@ def logical_and(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x and y.
+
+    Example:
+        >>> tf.logical_and([True, True], [True, False]).eval()
+        array([ True, False])
     """
 
 def logical_not(
@@ -974,6 +1062,10 @@ def logical_not(
     name: builtins.str | None = None,
 ) -> Tensor:
     """not x.
+
+    Example:
+        >>> tf.logical_not([True, False]).eval()
+        array([False,  True])
     """
 
 def logical_or(
@@ -982,6 +1074,10 @@ def logical_or(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x or y.
+
+    Example:
+        >>> tf.logical_or([True, False], [False, False]).eval()
+        array([ True, False])
     """
 
 def matching_files(
@@ -998,6 +1094,11 @@ def matrix_band_part(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).
+
+    Example:
+        >>> tf.matrix_band_part([[1, 2], [3, 4]], 0, -1).eval()
+        array([[1, 2],
+               [0, 4]], dtype=int32)
     """
 
 def matrix_determinant(
@@ -1045,6 +1146,10 @@ def maximum(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The larger of x and y.
+
+    Example:
+        >>> tf.maximum([1, 5], [3, 2]).eval()
+        array([3, 5], dtype=int32)
     """
 
 def minimum(
@@ -1053,6 +1158,10 @@ def minimum(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The smaller of x and y.
+
+    Example:
+        >>> tf.minimum([1, 5], [3, 2]).eval()
+        array([1, 2], dtype=int32)
     """
 
 mod = _mod
@@ -1062,6 +1171,10 @@ def multiply(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x * y.
+
+    Example:
+        >>> tf.multiply([1, 2, 3], 2).eval()
+        array([2, 4, 6], dtype=int32)
     """
 
 def negative(
@@ -1085,6 +1198,10 @@ def not_equal(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x != y.
+
+    Example:
+        >>> tf.not_equal([1, 2], [1, 0]).eval()
+        array([False,  True])
     """
 
 numpy_function = _numpy_function
@@ -1104,6 +1221,10 @@ def pow(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.
+
+    Example:
+        >>> tf.pow([2.0, 3.0], 2.0).eval()
+        array([4., 9.], dtype=float32)
     """
 
 print = _print
@@ -1141,6 +1262,10 @@ def reduce_all(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """True if all elements along ``axis`` are true.
+
+    Example:
+        >>> tf.reduce_all([[True, False], [True, True]], axis=1).eval()
+        array([False,  True])
     """
 
 def reduce_any(
@@ -1152,6 +1277,10 @@ def reduce_any(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """True if any element along ``axis`` is true.
+
+    Example:
+        >>> tf.reduce_any([[True, False], [False, False]], axis=1).eval()
+        array([ True, False])
     """
 
 def reduce_logsumexp(
@@ -1163,6 +1292,10 @@ def reduce_logsumexp(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """log(sum(exp(x))) along ``axis``, without overflow: the largest element is taken out of the sum.
+
+    Example:
+        >>> tf.reduce_logsumexp([0.0, 0.0]).eval()
+        np.float32(0.6931472)
     """
 
 def reduce_max(
@@ -1174,6 +1307,10 @@ def reduce_max(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.
+
+    Example:
+        >>> tf.reduce_max([[1.0, 5.0], [3.0, 4.0]], axis=1).eval()
+        array([5., 4.], dtype=float32)
     """
 
 def reduce_mean(
@@ -1185,6 +1322,12 @@ def reduce_mean(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0).
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.reduce_mean(x, axis=1, keepdims=True).eval()
+        array([[1.5],
+               [3.5]], dtype=float32)
     """
 
 def reduce_min(
@@ -1196,6 +1339,10 @@ def reduce_min(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient.
+
+    Example:
+        >>> tf.reduce_min([[1.0, 5.0], [3.0, 4.0]], axis=0).eval()
+        array([1., 4.], dtype=float32)
     """
 
 def reduce_prod(
@@ -1207,6 +1354,10 @@ def reduce_prod(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """The product along ``axis``.
+
+    Example:
+        >>> tf.reduce_prod([2, 3, 4]).eval()
+        np.int32(24)
     """
 
 def reduce_sum(
@@ -1220,6 +1371,11 @@ def reduce_sum(
     """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
 
     Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.reduce_sum(x).eval(), tf.reduce_sum(x, axis=0).eval()
+        (np.float32(10.0), array([4., 6.], dtype=float32))
     """
 
 def regex_replace(
@@ -1238,6 +1394,11 @@ def reshape(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The same elements in row-major order in another shape; one dimension may be -1: the rest.
+
+    Example:
+        >>> tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]).eval()
+        array([[1, 2, 3],
+               [4, 5, 6]], dtype=int32)
     """
 
 def reverse(
@@ -1246,6 +1407,10 @@ def reverse(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The tensor with the order along each of ``axis`` (a vector) reversed.
+
+    Example:
+        >>> tf.reverse([1, 2, 3], axis=[0]).eval()
+        array([3, 2, 1], dtype=int32)
     """
 
 reverse_v2 = _reverse_v2
@@ -1270,6 +1435,10 @@ def rsqrt(
     name: builtins.str | None = None,
 ) -> Tensor:
     """1 / sqrt(x).
+
+    Example:
+        >>> tf.rsqrt([4.0]).eval()
+        array([0.5], dtype=float32)
     """
 
 def scatter_nd(
@@ -1278,7 +1447,13 @@ def scatter_nd(
     shape: ShapeTensorLike,
     name: builtins.str | None = None,
 ) -> Tensor:
-    """Zeros of ``shape`` with each of ``updates`` added at its coordinates; on a GPU coordinates out of range are left out.
+    """Zeros of ``shape`` with each of ``updates`` added at its coordinates.
+
+    On a GPU coordinates out of range are left out.
+
+    Example:
+        >>> tf.scatter_nd([[1], [3]], [5, 7], [4]).eval()
+        array([0, 5, 0, 7], dtype=int32)
     """
 
 def segment_max(
@@ -1326,6 +1501,10 @@ def sigmoid(
     name: builtins.str | None = None,
 ) -> Tensor:
     """1 / (1 + exp(-x)).
+
+    Example:
+        >>> tf.sigmoid([0.0]).eval()
+        array([0.5], dtype=float32)
     """
 
 def sign(
@@ -1333,6 +1512,10 @@ def sign(
     name: builtins.str | None = None,
 ) -> Tensor:
     """-1, 0 or 1; for a complex x, x / abs(x) or 0.
+
+    Example:
+        >>> tf.sign([-3.0, 0.0, 2.0]).eval()
+        array([-1.,  0.,  1.], dtype=float32)
     """
 
 def sin(
@@ -1340,6 +1523,10 @@ def sin(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The sine.
+
+    Example:
+        >>> tf.sin([0.0]).eval()
+        array([0.], dtype=float32)
     """
 
 def sinh(
@@ -1354,6 +1541,10 @@ def sqrt(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The square root.
+
+    Example:
+        >>> tf.sqrt([4.0, 9.0]).eval()
+        array([2., 3.], dtype=float32)
     """
 
 def square(
@@ -1361,6 +1552,10 @@ def square(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x * x.
+
+    Example:
+        >>> tf.square([1.0, -3.0]).eval()
+        array([1., 9.], dtype=float32)
     """
 
 def squared_difference(
@@ -1369,6 +1564,10 @@ def squared_difference(
     name: builtins.str | None = None,
 ) -> Tensor:
     """conj(x - y) * (x - y).
+
+    Example:
+        >>> tf.squared_difference([1.0, 4.0], 2.0).eval()
+        array([1., 4.], dtype=float32)
     """
 
 def squeeze(
@@ -1378,6 +1577,10 @@ def squeeze(
     squeeze_dims: NumericLike | None = None,
 ) -> Tensor:
     """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints).
+
+    Example:
+        >>> tf.squeeze([[[1], [2]]]).eval()
+        array([1, 2], dtype=int32)
     """
 
 def stop_gradient(
@@ -1385,6 +1588,12 @@ def stop_gradient(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input, which counts as a constant for gradients.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> (slope,) = tf.gradients(x * tf.stop_gradient(x), x)
+        >>> slope.eval()
+        np.float32(3.0)
     """
 
 def string_strip(
@@ -1410,6 +1619,10 @@ def subtract(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x - y.
+
+    Example:
+        >>> tf.subtract([5, 7], [1, 2]).eval()
+        array([4, 5], dtype=int32)
     """
 
 def tan(
@@ -1424,6 +1637,10 @@ def tanh(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The hyperbolic tangent.
+
+    Example:
+        >>> tf.tanh([0.0]).eval()
+        array([0.], dtype=float32)
     """
 
 def tensor_scatter_add(
@@ -1462,6 +1679,11 @@ def tile(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input repeated ``multiples[i]`` times along dimension i.
+
+    Example:
+        >>> tf.tile([[1, 2]], [2, 2]).eval()
+        array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int32)
     """
 
 def timestamp(

@@ -80,7 +80,12 @@ class Initializer:
 
 
 class Zeros(Initializer):
-    """Zeros (False, empty strings)."""
+    """Zeros (False, empty strings).
+
+    Example:
+        >>> tf.zeros_initializer()([2]).eval()
+        array([0., 0.], dtype=float32)
+    """
 
     allowed = dtypes.ANY
 
@@ -89,7 +94,12 @@ class Zeros(Initializer):
 
 
 class Ones(Initializer):
-    """Ones (True)."""
+    """Ones (True).
+
+    Example:
+        >>> tf.ones_initializer()([2]).eval()
+        array([1., 1.], dtype=float32)
+    """
 
     allowed = dtypes.NUMERIC | {dtypes.bool_}
 
@@ -102,6 +112,10 @@ class Constant(Initializer):
 
     Fewer numbers are padded with the last one, unless ``verify_shape`` requires the exact shape. Raises
     `InvalidArgumentError` for more numbers.
+
+    Example:
+        >>> tf.constant_initializer(3.0)([2]).eval()
+        array([3., 3.], dtype=float32)
     """
 
     allowed = dtypes.ANY
@@ -150,7 +164,12 @@ class RandomUniform(Initializer):
 
 
 class RandomNormal(Initializer):
-    """Normal with ``mean`` and ``stddev``."""
+    """Normal with ``mean`` and ``stddev``.
+
+    Example:
+        >>> tf.random_normal_initializer(stddev=0.1)([2, 3]).shape.as_list()
+        [2, 3]
+    """
 
     def __init__(
         self,

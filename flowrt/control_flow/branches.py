@@ -47,6 +47,11 @@ def cond(
     tensor, unless ``strict``. Results may be operations: they run with their branch. Raises `DTypeError` for
     a Python bool, for non-callables and for different dtypes, and `InvalidArgumentError` for different
     structures.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> tf.cond(x > 2.0, lambda: x * 10.0, lambda: x).eval()
+        np.float32(30.0)
     """
     true_fn, false_fn = fn1 if true_fn is None else true_fn, fn2 if false_fn is None else false_fn
     if isinstance(pred, bool):
@@ -134,6 +139,12 @@ def case(
     ``pred_fn_pairs`` are pairs ``(bool scalar, callable)`` or a dict of them. With ``exclusive`` at most one
     predicate may hold, and without a ``default`` at least one must: a step fails with `InvalidArgumentError`
     otherwise. Raises the errors of `cond`.
+
+    Example:
+        >>> x = tf.constant(2)
+        >>> few, some, many = (lambda text=text: tf.constant(text) for text in ('few', 'some', 'many'))
+        >>> tf.case([(x < 1, few), (x < 9, some)], default=many).eval()
+        b'some'
     """
     pairs = _items("case: expected pred_fn_pairs", pred_fn_pairs)
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):

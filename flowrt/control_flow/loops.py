@@ -48,6 +48,11 @@ def while_loop(
     memory, if the loop is on a GPU; ``back_prop=False`` declares that there is no gradient.
 
     Raises `DTypeError` and `InvalidArgumentError`, naming the variable, if the body's result does not match.
+
+    Example:
+        >>> _, total = tf.while_loop(lambda i, s: i < 5, lambda i, s: (i + 1, s + i), (0, 0))
+        >>> total.eval()
+        np.int32(10)
     """
     functions.check_callable("while_loop", "cond", cond)
     functions.check_callable("while_loop", "body", body)

@@ -36,7 +36,14 @@ _INT64_MAX = 2**63 - 1
 
 
 class Dataset:
-    """See the module. ``node`` is the tree; users begin with one of the static methods."""
+    """See the module. ``node`` is the tree; users begin with one of the static methods.
+
+    Example:
+        >>> rows = tf.data.Dataset.range(5).map(lambda x: x * x).batch(2)
+        >>> batch = rows.make_one_shot_iterator().get_next()
+        >>> session.run(batch), session.run(batch)
+        (array([0, 1]), array([4, 9]))
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node

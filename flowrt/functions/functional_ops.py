@@ -48,6 +48,10 @@ def map_fn(
 
     Raises `DTypeError` and `InvalidArgumentError` for elems without rows or of different lengths, and for
     results of another structure or dtype.
+
+    Example:
+        >>> tf.map_fn(lambda row: row * row, tf.constant([1, 2, 3])).eval()
+        array([1, 4, 9], dtype=int32)
     """
     with get_default_graph().name_scope(name or "map"):
         rows = Rows("map_fn", fn, elems)
@@ -99,6 +103,10 @@ def scan(
     is then also the first result. With ``reverse`` rows are processed from the last to the first; results
     keep the positions of their rows. The accumulator keeps its structure, dtypes and, with ``infer_shape``,
     shapes. Raises the errors of `map_fn`.
+
+    Example:
+        >>> tf.scan(lambda total, x: total + x, tf.constant([1, 2, 3])).eval()
+        array([1, 3, 6], dtype=int32)
     """
     with get_default_graph().name_scope(name or "scan"):
         rows = Rows("scan", fn, elems)

@@ -73,6 +73,13 @@ def hessians(
 
     One reverse sweep, then one forward sweep over it for each element of x. Raises `InvalidArgumentError` for
     an x without a static shape, and if the ys do not depend on it.
+
+    Example:
+        >>> x = tf.constant([1.0, 2.0])
+        >>> (h,) = tf.hessians(tf.reduce_sum(x ** 3), x)
+        >>> h.eval()
+        array([[ 6.,  0.],
+               [ 0., 12.]], dtype=float32)
     """
     xs, beside = as_tensors(xs), colocate_gradients_with_ops
     found = []

@@ -72,7 +72,7 @@ def parse_example(
 ) -> dict[str, Any]:
     """Parse a vector of n encoded `Example` messages, ``serialized``.
 
-    Returns by name a tensor [n, *shape] for each `FixedLenFeature`, [n, longest, *shape] for each
+    Returns by name a tensor ``[n, *shape]`` for each `FixedLenFeature`, ``[n, longest, *shape]`` for each
     `FixedLenSequenceFeature`, and a `SparseTensor` for each `VarLenFeature`. ``example_names``, a vector of
     strings, are what errors call the examples.
 

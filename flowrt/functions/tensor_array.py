@@ -81,6 +81,11 @@ class TensorArray:
     Building raises `InvalidArgumentError` for incompatible shapes and `DTypeError` for other dtypes. A step
     raises `InvalidArgumentError`, with the line of the call, for an index out of range, a second write to an
     index, and an element that was not written and has no known shape.
+
+    Example:
+        >>> array = tf.TensorArray(tf.float32, size=2).write(0, 1.0).write(1, 2.0)
+        >>> array.stack().eval()
+        array([1., 2.], dtype=float32)
     """
 
     def __init__(

@@ -34,6 +34,11 @@ def vectorized_map(
     An operation that cannot be replaced runs in a loop over the rows, with one warning if ``warn``. Without
     ``fallback_to_while_loop`` that raises `InvalidArgumentError`; also raises the errors of `map_fn` for
     elems.
+
+    Example:
+        >>> rows = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.vectorized_map(lambda row: tf.reduce_sum(row * row), rows).eval()
+        array([ 5., 25.], dtype=float32)
     """
     with get_default_graph().name_scope("vectorized_map"):
         rows = Rows("vectorized_map", fn, elems)

@@ -160,7 +160,12 @@ def _reversed(function: str, image: Any, axis: int) -> Tensor:
 
 
 def random_flip_left_right(image: NumericLike, seed: int | None = None) -> Tensor:
-    """The image, or `flip_left_right` of it, with equal chances, drawn in each step for each image."""
+    """The image, or `flip_left_right` of it, with equal chances, drawn in each step for each image.
+
+    Example:
+        >>> tf.image.random_flip_left_right(tf.ones([4, 4, 3])).shape.as_list()
+        [4, 4, 3]
+    """
     return _flipped_at_random("random_flip_left_right", image, 2, seed)
 
 

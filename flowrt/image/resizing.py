@@ -50,6 +50,10 @@ def resize_bilinear(
 ) -> Tensor:
     """Images [batch, height, width, channels] of ``size``, [height, width], in float32: each pixel is a mean
     of the four around its place. The gradient needs sizes that are known while the graph is built.
+
+    Example:
+        >>> tf.image.resize_bilinear(tf.ones([1, 2, 2, 3]), [4, 4]).shape.as_list()
+        [1, 4, 4, 3]
     """
     return resize_bilinear_op(
         images, size, align_corners=align_corners, half_pixel_centers=half_pixel_centers, name=name

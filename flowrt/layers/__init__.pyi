@@ -85,6 +85,11 @@ def dense(
     units]``.
 
     Raises `InvalidArgumentError` for ``units`` that are not an integer.
+
+    Example:
+        >>> h = tf.layers.dense(tf.zeros([8, 4]), 16, activation=tf.nn.relu)
+        >>> h.shape.as_list(), [v.name for v in tf.trainable_variables()]
+        ([8, 16], ['dense/kernel:0', 'dense/bias:0'])
     """
 
 def dropout(
@@ -186,6 +191,10 @@ def conv2d(
 ) -> Tensor:
     """Makes a `Conv2D` and applies it to ``inputs``. The cross-correlation of images ``[n, h, w, c]`` with ``filters`` filters, plus a bias, through
     ``activation``.
+
+    Example:
+        >>> tf.layers.conv2d(tf.zeros([8, 28, 28, 1]), filters=4, kernel_size=3, strides=2).shape.as_list()
+        [8, 13, 13, 4]
     """
 
 def conv2d_transpose(

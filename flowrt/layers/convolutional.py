@@ -91,6 +91,10 @@ class Conv1D(_Conv, spatial=1, op=ops.conv1d):
 class Conv2D(_Conv, spatial=2, op=ops.conv2d):
     """The cross-correlation of images ``[n, h, w, c]`` with ``filters`` filters, plus a bias, through
     ``activation``.
+
+    Example:
+        >>> tf.layers.conv2d(tf.zeros([8, 28, 28, 1]), filters=4, kernel_size=3, strides=2).shape.as_list()
+        [8, 13, 13, 4]
     """
 
 

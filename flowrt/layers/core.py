@@ -62,6 +62,11 @@ class Dense(KernelLayer):
     units]``.
 
     Raises `InvalidArgumentError` for ``units`` that are not an integer.
+
+    Example:
+        >>> h = tf.layers.dense(tf.zeros([8, 4]), 16, activation=tf.nn.relu)
+        >>> h.shape.as_list(), [v.name for v in tf.trainable_variables()]
+        ([8, 16], ['dense/kernel:0', 'dense/bias:0'])
     """
 
     @passing_on(KernelLayer.__init__)
@@ -117,7 +122,12 @@ def is_symbolic(training: Any) -> bool:
 
 
 class Flatten(Layer):
-    """``[n, ...]`` to ``[n, m]`` (``[n]`` to ``[n, 1]``); "channels_first" inputs are transposed before."""
+    """``[n, ...]`` to ``[n, m]`` (``[n]`` to ``[n, 1]``); "channels_first" inputs are transposed before.
+
+    Example:
+        >>> tf.layers.flatten(tf.zeros([8, 7, 7, 4])).shape.as_list()
+        [8, 196]
+    """
 
     def __init__(self, data_format: str | None = None, name: str | None = None, **options: Any) -> None:
         super().__init__(name=name, **options)

@@ -22,6 +22,10 @@ def absolute_difference(
     reduction: ReductionName = 'weighted_sum_by_nonzero_weights',
 ) -> Tensor:
     """The mean of ``|labels - predictions|``.
+
+    Example:
+        >>> tf.losses.absolute_difference([1.0, 2.0], [1.0, 4.0]).eval()
+        np.float32(1.0)
     """
 
 def cosine_distance(
@@ -81,6 +85,10 @@ def mean_squared_error(
     reduction: ReductionName = 'weighted_sum_by_nonzero_weights',
 ) -> Tensor:
     """The mean of ``(labels - predictions)^2``.
+
+    Example:
+        >>> tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0]).eval()
+        np.float32(2.0)
     """
 
 def sigmoid_cross_entropy(
@@ -116,5 +124,9 @@ def sparse_softmax_cross_entropy(
     reduction: ReductionName = 'weighted_sum_by_nonzero_weights',
 ) -> Tensor:
     """See `nn.sparse_softmax_cross_entropy_with_logits`.
+
+    Example:
+        >>> tf.losses.sparse_softmax_cross_entropy([1], [[0.0, 0.0]]).eval()
+        np.float32(0.6931472)
     """
 

@@ -148,13 +148,23 @@ def _loss(
 
 @_loss()
 def absolute_difference(labels: NumericLike, predictions: NumericLike) -> Tensor:
-    """The mean of ``|labels - predictions|``."""
+    """The mean of ``|labels - predictions|``.
+
+    Example:
+        >>> tf.losses.absolute_difference([1.0, 2.0], [1.0, 4.0]).eval()
+        np.float32(1.0)
+    """
     return absolute(subtract(predictions, labels))
 
 
 @_loss()
 def mean_squared_error(labels: NumericLike, predictions: NumericLike) -> Tensor:
-    """The mean of ``(labels - predictions)^2``."""
+    """The mean of ``(labels - predictions)^2``.
+
+    Example:
+        >>> tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0]).eval()
+        np.float32(2.0)
+    """
     return squared_difference(predictions, labels)
 
 
@@ -212,7 +222,12 @@ def softmax_cross_entropy(
 
 @_loss("sparse_softmax_cross_entropy_loss", paired=False)
 def sparse_softmax_cross_entropy(labels: NumericLike, logits: NumericLike) -> Tensor:
-    """See `nn.sparse_softmax_cross_entropy_with_logits`."""
+    """See `nn.sparse_softmax_cross_entropy_with_logits`.
+
+    Example:
+        >>> tf.losses.sparse_softmax_cross_entropy([1], [[0.0, 0.0]]).eval()
+        np.float32(0.6931472)
+    """
     return sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
 
 
@@ -246,6 +261,13 @@ def add_loss(loss: Tensor, loss_collection: str | None = _COLLECTION) -> None:
 
 
 def get_losses(scope: str | None = None, loss_collection: str = _COLLECTION) -> list[Tensor]:
+    """The losses added so far; with ``scope``, a regular expression, those with names that begin with it.
+
+    Example:
+        >>> loss = tf.losses.mean_squared_error([1.0], [2.0])
+        >>> tf.losses.get_losses() == [loss]
+        True
+    """
     return get_default_graph().get_collection(loss_collection, scope)
 
 

@@ -15,6 +15,12 @@ def accuracy(
     name: Any = None,
 ) -> Pair:
     """The fraction of ``predictions`` equal to ``labels``.
+
+    Example:
+        >>> accuracy, update = tf.metrics.accuracy(labels=[1, 0], predictions=[1, 1])
+        >>> session.run(tf.local_variables_initializer())
+        >>> session.run(update)
+        np.float32(0.5)
     """
 
 def false_negatives(
@@ -47,6 +53,12 @@ def mean(
     name: Any = None,
 ) -> Pair:
     """The weighted mean of all values seen since the local variables were initialized.
+
+    Example:
+        >>> mean, update = tf.metrics.mean([1.0, 3.0])
+        >>> session.run(tf.local_variables_initializer())
+        >>> session.run(update), session.run(mean)
+        (np.float32(2.0), np.float32(2.0))
     """
 
 def mean_absolute_error(

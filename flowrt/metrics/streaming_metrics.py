@@ -112,7 +112,14 @@ def _mean(
 
 @_metric
 def mean(to: _Destination, values: Any, weights: TensorLike | None = None) -> Pair:
-    """The weighted mean of all values seen since the local variables were initialized."""
+    """The weighted mean of all values seen since the local variables were initialized.
+
+    Example:
+        >>> mean, update = tf.metrics.mean([1.0, 3.0])
+        >>> session.run(tf.local_variables_initializer())
+        >>> session.run(update), session.run(mean)
+        (np.float32(2.0), np.float32(2.0))
+    """
     with to.scope("mean"):
         return _mean(to, values, weights)
 
@@ -121,7 +128,14 @@ def mean(to: _Destination, values: Any, weights: TensorLike | None = None) -> Pa
 def accuracy(
     to: _Destination, labels: TensorLike, predictions: TensorLike, weights: TensorLike | None = None
 ) -> Pair:
-    """The fraction of ``predictions`` equal to ``labels``."""
+    """The fraction of ``predictions`` equal to ``labels``.
+
+    Example:
+        >>> accuracy, update = tf.metrics.accuracy(labels=[1, 0], predictions=[1, 1])
+        >>> session.run(tf.local_variables_initializer())
+        >>> session.run(update)
+        np.float32(0.5)
+    """
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
     ranks = {predictions.shape.rank, labels.shape.rank}
     if None not in ranks and len(ranks) > 1:

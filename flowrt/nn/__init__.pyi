@@ -79,6 +79,12 @@ def avg_pool(
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME or
     VALID.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> tf.nn.avg_pool(image, ksize=2, strides=2, padding='VALID').eval()[0, :, :, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]], dtype=float32)
     """
 
 avg_pool2d = _avg_pool2d
@@ -112,6 +118,12 @@ def conv2d(
     """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
 
     ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension.
+
+    Example:
+        >>> image = tf.ones([1, 3, 3, 1])
+        >>> tf.nn.conv2d(image, tf.ones([2, 2, 1, 1]), strides=1, padding='VALID').eval()[0, :, :, 0]
+        array([[4., 4.],
+               [4., 4.]], dtype=float32)
     """
 
 def conv2d_backprop_input(
@@ -206,6 +218,10 @@ def elu(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x where it is positive, otherwise exp(x) - 1.
+
+    Example:
+        >>> tf.nn.elu([0.0, 2.0]).eval()
+        array([0., 2.], dtype=float32)
     """
 
 def l2_loss(
@@ -213,6 +229,10 @@ def l2_loss(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Half the sum of the squares.
+
+    Example:
+        >>> tf.nn.l2_loss([3.0, 4.0]).eval()
+        np.float32(12.5)
     """
 
 def l2_normalize(
@@ -224,6 +244,10 @@ def l2_normalize(
 ) -> Tensor:
     """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
     ``sqrt(epsilon)``.
+
+    Example:
+        >>> tf.nn.l2_normalize([3.0, 4.0], axis=0).eval()
+        array([0.6, 0.8], dtype=float32)
     """
 
 def log_softmax(
@@ -235,6 +259,10 @@ def log_softmax(
     """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+
+    Example:
+        >>> tf.exp(tf.nn.log_softmax([0.0, 0.0])).eval()
+        array([0.5, 0.5], dtype=float32)
     """
 
 lrn = _lrn
@@ -251,6 +279,12 @@ def max_pool(
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
     VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> tf.nn.max_pool(image, ksize=2, strides=2, padding='VALID').eval()[0, :, :, 0]
+        array([[ 5.,  7.],
+               [13., 15.]], dtype=float32)
     """
 
 def moments(
@@ -265,6 +299,11 @@ def moments(
 
     float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
     mean.
+
+    Example:
+        >>> mean, variance = tf.nn.moments(tf.constant([1.0, 3.0]), axes=[0])
+        >>> mean.eval(), variance.eval()
+        (np.float32(2.0), np.float32(1.0))
     """
 
 def pool(
@@ -289,6 +328,10 @@ def relu(
     name: builtins.str | None = None,
 ) -> Tensor:
     """max(x, 0).
+
+    Example:
+        >>> tf.nn.relu([-1.0, 2.0]).eval()
+        array([0., 2.], dtype=float32)
     """
 
 def relu6(
@@ -330,6 +373,11 @@ def softmax(
     """``exp(logits)`` over its sum along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+
+    Example:
+        >>> tf.nn.softmax([[0.0, 0.0], [1.0, 1.0]]).eval()
+        array([[0.5, 0.5],
+               [0.5, 0.5]], dtype=float32)
     """
 
 def softmax_cross_entropy_with_logits_v2(
@@ -351,6 +399,10 @@ def softplus(
     name: builtins.str | None = None,
 ) -> Tensor:
     """log(1 + exp(x)), which never overflows.
+
+    Example:
+        >>> tf.nn.softplus([0.0]).eval()
+        array([0.6931472], dtype=float32)
     """
 
 def softsign(

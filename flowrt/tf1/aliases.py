@@ -79,13 +79,28 @@ def assign(
     use_locking: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """See `Variable.assign`."""
+    """See `Variable.assign`.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> session.run(v.initializer)
+        >>> session.run(tf.assign(v, 3.0))
+        np.float32(3.0)
+    """
     return _variable(ref, "assign").assign(value, name=name)
 
 
 def assign_add(
     ref: Variable, value: TensorLike, use_locking: bool | None = None, name: str | None = None
 ) -> Tensor:
+    """Add ``value`` to the variable ``ref``; returns the new value.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> session.run(v.initializer)
+        >>> session.run(tf.assign_add(v, 2.0))
+        np.float32(3.0)
+    """
     return _variable(ref, "assign_add").assign_add(value, name=name)
 
 

@@ -147,6 +147,10 @@ def exponential_decay(
 ) -> Any:
     """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
     rounded down.
+
+    Example:
+        >>> tf.train.exponential_decay(0.1, global_step=20, decay_steps=10, decay_rate=0.5).eval()
+        np.float32(0.025)
     """
 
 def inverse_time_decay(

@@ -58,6 +58,13 @@ def get_variable(
 
     Raises `InvalidArgumentError` when the variable exists or does not, against ``reuse``, and for a shape or
     dtype that is not that of the shared one; the messages name the line that made it.
+
+    Example:
+        >>> with tf.variable_scope('layer', reuse=tf.AUTO_REUSE):
+        ...     first = tf.get_variable('w', [2, 3])
+        ...     again = tf.get_variable('w', [2, 3])
+        >>> first is again, first.name, first.shape.as_list()
+        (True, 'layer/w:0', [2, 3])
     """
     store = variable_store()
     scope = store.current.scope

@@ -20,6 +20,12 @@ class name_scope:
     """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.
 
     With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for compatibility.
+
+    Example:
+        >>> with tf.name_scope('block'):
+        ...     y = tf.constant(1.0, name='y')
+        >>> y.name
+        'block/y:0'
     """
 
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
@@ -41,12 +47,28 @@ def op_scope(values: Any, name: str | None, default_name: str | None = None) -> 
 
 
 def device(device_name_or_function: str | Callable[[Operation], Any] | None) -> AbstractContextManager[None]:
-    """See `Graph.device`."""
+    """See `Graph.device`.
+
+    Example:
+        >>> with tf.device('/cpu:0'):
+        ...     x = tf.constant(1.0)
+        >>> x.device
+        '/device:CPU:0'
+    """
     return get_default_graph().device(device_name_or_function)
 
 
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """See `Graph.control_dependencies`."""
+    """See `Graph.control_dependencies`.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> with tf.control_dependencies([v.assign(2.0)]):
+        ...     after = tf.constant('done')
+        >>> session.run(v.initializer)
+        >>> session.run(after), session.run(v)
+        (b'done', np.float32(2.0))
+    """
     return get_default_graph().control_dependencies(control_inputs)
 
 
@@ -71,6 +93,14 @@ def add_to_collections(names: Any, value: Any) -> None:
 
 
 def get_collection(key: Any, scope: str | None = None) -> list[Any]:
+    """The members of the collection ``key`` of the default graph; with ``scope``, a regular expression, those
+    with names that begin with it.
+
+    Example:
+        >>> tf.add_to_collection('inputs', tf.zeros([2], name='x'))
+        >>> [t.name for t in tf.get_collection('inputs')]
+        ['x:0']
+    """
     return get_default_graph().get_collection(key, scope)
 
 

@@ -125,6 +125,12 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     ``trainable`` variables are trained by optimizers. ``constraint`` maps the value to an allowed one after
     each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
     `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
+
+    Example:
+        >>> v = tf.Variable([1.0, 2.0], name='v')
+        >>> session.run(v.initializer)
+        >>> session.run(v.assign_add([1.0, 1.0]))
+        array([2., 3.], dtype=float32)
     """
 
     __array_priority__ = 100
@@ -444,6 +450,14 @@ overload_operators(Variable)
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that a checkpoint has, in the order of their creation; with ``scope``, a regular
+    expression, those with names that begin with it.
+
+    Example:
+        >>> w = tf.get_variable('w', [1])
+        >>> [v.name for v in tf.global_variables()]
+        ['w:0']
+    """
     return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
 
 
@@ -452,6 +466,15 @@ def local_variables(scope: str | None = None) -> list[Variable]:
 
 
 def trainable_variables(scope: str | None = None) -> list[Variable]:
+    """The variables that optimizers update, in the order of their creation; ``scope`` as in
+    `global_variables`.
+
+    Example:
+        >>> w = tf.get_variable('w', [1])
+        >>> count = tf.get_variable('count', [], trainable=False)
+        >>> [v.name for v in tf.trainable_variables()]
+        ['w:0']
+    """
     return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
 
 
@@ -470,10 +493,26 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> O
 
 
 def global_variables_initializer() -> Operation:
+    """An operation that gives each of `global_variables`, as they are now, its initial value.
+
+    Example:
+        >>> w = tf.get_variable('w', initializer=[1.0, 2.0])
+        >>> session.run(tf.global_variables_initializer())
+        >>> w.eval()
+        array([1., 2.], dtype=float32)
+    """
     return variables_initializer(global_variables())
 
 
 def local_variables_initializer() -> Operation:
+    """An operation that gives each local variable, such as the counts of metrics, its initial value.
+
+    Example:
+        >>> total = tf.get_local_variable('total', initializer=0.0)
+        >>> session.run(tf.local_variables_initializer())
+        >>> total.eval()
+        np.float32(0.0)
+    """
     return variables_initializer(local_variables())
 
 

@@ -220,6 +220,12 @@ def variable_scope(
     ``reuse`` is True (share existing variables), `AUTO_REUSE` (create missing ones) or None (as the outer
     scope). The graph of the tensors ``values`` is used. With ``auxiliary_name_scope=False`` no name scope is
     opened. Raises `InvalidArgumentError` or `DTypeError` for inconsistent arguments.
+
+    Example:
+        >>> with tf.variable_scope('outer'), tf.variable_scope('inner'):
+        ...     v = tf.get_variable('v', [1])
+        >>> v.name
+        'outer/inner/v:0'
     """
     if name_or_scope is None and default_name is None:
         raise misuse("variable_scope: expected name_or_scope or default_name; got None for both")

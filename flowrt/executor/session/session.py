@@ -430,6 +430,12 @@ class Session(BaseSession):
 
     ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it
     at the end.
+
+    Example:
+        >>> with tf.Graph(), tf.Session() as own:
+        ...     value = own.run(tf.constant(2.0) * 3.0)
+        >>> value
+        np.float32(6.0)
     """
 
     def __enter__(self) -> Session:

@@ -324,6 +324,10 @@ def convert_to_tensor(
 
     Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` overrides it.
     Raises `DTypeError` when the value does not fit ``dtype`` without changing its kind (a float for an int).
+
+    Example:
+        >>> tf.convert_to_tensor([1.0, 2.0])
+        <flowrt.Tensor 'Const:0' shape=(2,) dtype=float32>
     """
     hint = preferred_dtype if preferred_dtype is not None else dtype_hint
     try:

@@ -60,6 +60,13 @@ def constant(
     With ``shape`` the values fill it in row-major order, and the last one is repeated as needed. Raises
     `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
+
+    Example:
+        >>> tf.constant([1, 2, 3]).eval()
+        array([1, 2, 3], dtype=int32)
+        >>> tf.constant(7.0, shape=[2, 2]).eval()
+        array([[7., 7.],
+               [7., 7.]], dtype=float32)
     """
     try:
         array = as_array(value, None if dtype is None else as_dtype(dtype))
@@ -101,6 +108,11 @@ def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = No
     """A tensor that must be fed: a run that needs it without a feed raises `InvalidArgumentError`.
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
+
+    Example:
+        >>> x = tf.placeholder(tf.float32, [None, 2])
+        >>> session.run(x * 2, {x: [[1.0, 2.0]]})
+        array([[2., 4.]], dtype=float32)
     """
     return placeholder_op(dtype=dtype, shape=shape, name=name or "Placeholder")
 
@@ -125,7 +137,13 @@ placeholder_with_default_op = define_op(
 
 
 def placeholder_with_default(input: TensorLike, shape: ShapeLike, name: str | None = None) -> Tensor:
-    """A tensor with ``input``'s value unless fed; ``shape`` may be partial."""
+    """A tensor with ``input``'s value unless fed; ``shape`` may be partial.
+
+    Example:
+        >>> rate = tf.placeholder_with_default(0.5, [])
+        >>> session.run(rate), session.run(rate, {rate: 0.1})
+        (np.float32(0.5), np.float32(0.1))
+    """
     return placeholder_with_default_op(input, shape=as_shape(shape), name=name)
 
 

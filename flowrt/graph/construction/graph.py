@@ -60,6 +60,13 @@ class Graph:
     threads may add operations to one graph. ``seed`` is the graph-level random seed, ``gradient_functions``
     the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations``
     counts changes that invalidate plans.
+
+    Example:
+        >>> graph = tf.Graph()
+        >>> with graph:
+        ...     x = tf.constant(1.0)
+        >>> x.graph is graph, [op.name for op in graph.get_operations()]
+        (True, ['Const'])
     """
 
     def __init__(self) -> None:

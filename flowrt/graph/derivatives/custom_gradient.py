@@ -26,6 +26,16 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     The inner operations of ``f`` take no part in differentiation. Forward mode transposes ``grad_fn``, which
     must then be linear in the dys. Raises `InvalidArgumentError` when ``f`` or ``grad_fn`` returns something
     else.
+
+    Example:
+        >>> @tf.custom_gradient
+        ... def clipped(x):
+        ...     return x, lambda dy: tf.clip_by_value(dy, -1.0, 1.0)
+        ...
+        >>> x = tf.constant(2.0)
+        >>> (slope,) = tf.gradients(5.0 * clipped(x), x)
+        >>> slope.eval()
+        np.float32(1.0)
     """
 
     @functools.wraps(f)

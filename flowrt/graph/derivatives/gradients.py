@@ -60,6 +60,12 @@ def gradients(
     treated as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are always built
     with one AddN. Raises `DTypeError` for ys that are not floating or complex, `InvalidArgumentError` for
     structures that do not match, `UnimplementedError` if an op on the path has no suitable gradient rule.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> (slope,) = tf.gradients(x ** 2, x)
+        >>> slope.eval()
+        np.float32(6.0)
     """
     ys, xs = as_tensors(ys), as_tensors(xs)
     if not ys:

@@ -30,9 +30,8 @@ def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
 def open_checkpoint(filepattern: PathLike) -> CheckpointReader:
     """A reader of the checkpoint with this prefix; flowrt's, if there is one, else TensorFlow's.
 
-    >>> reader = tf.train.NewCheckpointReader("model.ckpt-1000")
-    >>> reader.get_variable_to_shape_map()
-    {'dense/kernel': [784, 10]}
+        reader = tf.train.NewCheckpointReader("model.ckpt-1000")
+        reader.get_variable_to_shape_map()  # {'dense/kernel': [784, 10]}
 
     Raises `NotFoundError` if there is none, and as `CheckpointReader` does.
     """

@@ -59,7 +59,13 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """Return the graph's global step, creating it on first use."""
+    """Return the graph's global step, creating it on first use.
+
+    Example:
+        >>> step = tf.train.get_or_create_global_step()
+        >>> step.name, step is tf.train.get_or_create_global_step()
+        ('global_step:0', True)
+    """
     graph = graph or get_default_graph()
     existing = get_global_step(graph)
     return create_global_step(graph) if existing is None else existing

@@ -92,6 +92,17 @@ class ExponentialMovingAverage:
     With ``num_updates`` the decay is at most ``(1 + num_updates) / (10 + num_updates)``, so that the first
     steps count more. ``zero_debias`` corrects the averages of tensors for their start at zero; those of
     variables start at the variables' initial values.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> average = tf.train.ExponentialMovingAverage(0.5)
+        >>> update = average.apply([v])
+        >>> session.run(tf.global_variables_initializer())
+        >>> session.run(v.assign(2.0))
+        np.float32(2.0)
+        >>> session.run(update)
+        >>> average.average(v).eval()
+        np.float32(1.5)
     """
 
     def __init__(

@@ -64,6 +64,10 @@ def _decay(rule: Callable[[Any, Any, Any], Any]) -> Callable[..., Tensor]:
 def exponential_decay(rate: NumericLike, decay_rate: NumericLike, passed: Any) -> Any:
     """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
     rounded down.
+
+    Example:
+        >>> tf.train.exponential_decay(0.1, global_step=20, decay_steps=10, decay_rate=0.5).eval()
+        np.float32(0.025)
     """
     return rate * decay_rate**passed
 
@@ -117,6 +121,10 @@ def piecewise_constant(
 
     Raises `InvalidArgumentError` unless there is one more value than boundaries, `DTypeError` for boundaries
     of another dtype than x's or values of several.
+
+    Example:
+        >>> tf.train.piecewise_constant(tf.constant(7), boundaries=[5, 10], values=[0.1, 0.01, 0.001]).eval()
+        np.float32(0.01)
     """
     if len(boundaries) != len(values) - 1:
         expected = f"expected {len(values) - 1} boundaries for {len(values)} values"

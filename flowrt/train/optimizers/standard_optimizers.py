@@ -91,7 +91,16 @@ class _RuleOptimizer(Optimizer):
 
 
 class GradientDescentOptimizer(_RuleOptimizer):
-    """``var -= learning_rate * grad``."""
+    """``var -= learning_rate * grad``.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> train = tf.train.GradientDescentOptimizer(0.1).minimize(v ** 2)
+        >>> session.run(v.initializer)
+        >>> session.run(train)
+        >>> v.eval()
+        np.float32(0.8)
+    """
 
     _dense_op = optimizer_updates.apply_gradient_descent
 
@@ -108,6 +117,14 @@ class GradientDescentOptimizer(_RuleOptimizer):
 class MomentumOptimizer(_RuleOptimizer):
     """``accum = momentum * accum + grad; var -= learning_rate * accum`` (Polyak 1964); with ``use_nesterov``
     the gradient is evaluated ahead (Sutskever et al. 2013).
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> train = tf.train.MomentumOptimizer(0.1, momentum=0.9).minimize(v ** 2)
+        >>> session.run(tf.global_variables_initializer())
+        >>> session.run(train)
+        >>> v.eval()
+        np.float32(0.8)
     """
 
     _dense_op, _sparse_op = optimizer_updates.apply_momentum, optimizer_updates.sparse_apply_momentum
@@ -201,6 +218,14 @@ class AdamOptimizer(_RuleOptimizer):
     """``var -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)`` with m and v
     exponential moving averages of the gradient and its square (Kingma and Ba 2015, the form before section
     2.1). A sparse gradient counts as zero elsewhere.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> train = tf.train.AdamOptimizer(0.1).minimize(v ** 2)
+        >>> session.run(tf.global_variables_initializer())
+        >>> session.run(train)
+        >>> v.eval()
+        np.float32(0.9)
     """
 
     _dense_op = optimizer_updates.apply_adam

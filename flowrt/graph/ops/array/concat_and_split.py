@@ -196,6 +196,11 @@ def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     """``values`` joined along ``axis``, in which alone their shapes may differ.
 
     Raises `InvalidArgumentError` for scalars (see `stack`) and shapes that do not fit.
+
+    Example:
+        >>> tf.concat([[[1, 2]], [[3, 4]]], axis=0).eval()
+        array([[1, 2],
+               [3, 4]], dtype=int32)
     """
     items = list(values) if isinstance(values, (list, tuple)) else [values]
     if not items:
@@ -328,6 +333,11 @@ def split(
 
     One size may be -1: the rest. ``num`` is the number of sizes, if it cannot be inferred. Raises
     `InvalidArgumentError`.
+
+    Example:
+        >>> first, second = tf.split([1, 2, 3, 4, 5], [2, 3])
+        >>> second.eval()
+        array([3, 4, 5], dtype=int32)
     """
     if isinstance(num_or_size_splits, (int, np.integer, Dimension)):
         return split_op(axis, value, num_split=int(num_or_size_splits), name=name)
@@ -384,6 +394,11 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
 
     Values without a tensor among them become a constant. Raises `InvalidArgumentError` for shapes that differ
     and an axis out of range.
+
+    Example:
+        >>> tf.stack([[1, 2], [3, 4]], axis=1).eval()
+        array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     if not isinstance(values, (list, tuple)):
         values = unstack(values)
@@ -442,6 +457,11 @@ def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str 
     """The slices of ``value`` along ``axis``; ``num`` is needed where that dimension is not known.
 
     Raises `InvalidArgumentError` for an unknown number of slices.
+
+    Example:
+        >>> first, second = tf.unstack([[1, 2], [3, 4]])
+        >>> second.eval()
+        array([3, 4], dtype=int32)
     """
     tensor = convert_to_tensor(value)
     if num is None:

@@ -207,6 +207,10 @@ def gather(
 
     The shape is ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``. Indices are
     always validated: one out of range raises `InvalidArgumentError` at run time; on a GPU it gives zeros.
+
+    Example:
+        >>> tf.gather([10, 20, 30], [2, 0]).eval()
+        array([30, 10], dtype=int32)
     """
     if axis is None:
         axis = batch_dims if batch_dims >= 0 else batch_dims + len(convert_to_tensor(indices).shape)
@@ -302,6 +306,10 @@ def gather_nd(
 
     The first ``batch_dims`` dimensions of both are paired. Raises `InvalidArgumentError`, also at run time
     for coordinates out of range; on a GPU these give zeros.
+
+    Example:
+        >>> tf.gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]]).eval()
+        array([2, 3], dtype=int32)
     """
     if batch_dims == 0:
         return gather_nd_op(params, indices, name=name)
@@ -390,8 +398,14 @@ scatter_nd: OpDef[Tensor] = define_op(
     ),
     batch=batch_axis.scatter_nd,
     axes=_scatter_axes,
-    doc="Zeros of ``shape`` with each of ``updates`` added at its coordinates; on a GPU coordinates out of"
-    " range are left out.",
+    doc="""Zeros of ``shape`` with each of ``updates`` added at its coordinates.
+
+    On a GPU coordinates out of range are left out.
+
+    Example:
+        >>> tf.scatter_nd([[1], [3]], [5, 7], [4]).eval()
+        array([0, 5, 0, 7], dtype=int32)
+    """,
 )
 
 

@@ -244,6 +244,10 @@ def pad(
 
     ``mode``: CONSTANT pads with ``constant_values``, REFLECT mirrors at the edge element (at most dim - 1
     elements), SYMMETRIC next to it (at most dim). Raises `InvalidArgumentError`.
+
+    Example:
+        >>> tf.pad([[1, 2]], [[0, 0], [1, 2]]).eval()
+        array([[0, 1, 2, 0, 0]], dtype=int32)
     """
     kind = mode.upper()
     if kind == "CONSTANT":

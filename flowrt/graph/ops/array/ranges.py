@@ -104,6 +104,10 @@ def range(
 
     The dtype is the widest of the arguments' (int32, int64, float32, float64 in this order) unless ``dtype``
     is given. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
+
+    Example:
+        >>> tf.range(2, 10, 3).eval()
+        array([2, 5, 8], dtype=int32)
     """
     if limit is None:
         start, limit = 0, start
@@ -195,6 +199,10 @@ def linspace(start: TensorLike, stop: Any, num: Any, name: str | None = None, ax
     """``num`` evenly spaced values from ``start`` to ``stop``, both included, along a new dimension ``axis``.
 
     Integers become float64. Raises `InvalidArgumentError` for a negative ``num`` and shapes that do not fit.
+
+    Example:
+        >>> tf.linspace(0.0, 1.0, 5).eval()
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
     with get_default_graph().name_scope(name or "linspace"):
         first = convert_to_tensor(start, name="start")
@@ -304,6 +312,11 @@ def one_hot(
 
     It holds ``on_value`` (1) at the index and ``off_value`` (0) elsewhere; an index out of range gives only
     ``off_value``. The dtype is the values', float32 if none is given. Raises `DTypeError` when these differ.
+
+    Example:
+        >>> tf.one_hot([0, 2], depth=3).eval()
+        array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
     given = {"on_value": on_value, "off_value": off_value}
     found = {key: convert_to_tensor(v, dtype_hint=dtype).dtype for key, v in given.items() if v is not None}
@@ -339,6 +352,11 @@ def sequence_mask(
     """One row of ``maxlen`` values (by default the largest length) per length, true up to that length.
 
     ``lengths`` of shape ``[*s]`` give ``[*s, maxlen]``.
+
+    Example:
+        >>> tf.sequence_mask([1, 3], maxlen=3).eval()
+        array([[ True, False, False],
+               [ True,  True,  True]])
     """
     with get_default_graph().name_scope(name or "SequenceMask"):
         counts = convert_to_tensor(lengths)

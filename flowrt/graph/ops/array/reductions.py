@@ -381,21 +381,72 @@ reduce_sum = _define_reduction(
     """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
 
     Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.reduce_sum(x).eval(), tf.reduce_sum(x, axis=0).eval()
+        (np.float32(10.0), array([4., 6.], dtype=float32))
     """,
 )
 reduce_mean = _define_reduction(
-    "reduce_mean", mean_op, "The mean along ``axis``; of integers cut towards zero, of nothing NaN (0)."
+    "reduce_mean",
+    mean_op,
+    """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0).
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
+        >>> tf.reduce_mean(x, axis=1, keepdims=True).eval()
+        array([[1.5],
+               [3.5]], dtype=float32)
+    """,
 )
-reduce_prod = _define_reduction("reduce_prod", prod_op, "The product along ``axis``.")
+reduce_prod = _define_reduction(
+    "reduce_prod",
+    prod_op,
+    """The product along ``axis``.
+
+Example:
+    >>> tf.reduce_prod([2, 3, 4]).eval()
+    np.int32(24)
+""",
+)
 reduce_max = _define_reduction(
     "reduce_max",
     max_op,
-    "The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.",
+    """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.
+
+    Example:
+        >>> tf.reduce_max([[1.0, 5.0], [3.0, 4.0]], axis=1).eval()
+        array([5., 4.], dtype=float32)
+    """,
 )
 reduce_min = _define_reduction(
     "reduce_min",
     min_op,
-    "The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient.",
+    """The smallest element along ``axis``; of nothing inf or the dtype's largest. Ties share the gradient.
+
+    Example:
+        >>> tf.reduce_min([[1.0, 5.0], [3.0, 4.0]], axis=0).eval()
+        array([1., 4.], dtype=float32)
+    """,
 )
-reduce_all = _define_reduction("reduce_all", all_op, "True if all elements along ``axis`` are true.")
-reduce_any = _define_reduction("reduce_any", any_op, "True if any element along ``axis`` is true.")
+reduce_all = _define_reduction(
+    "reduce_all",
+    all_op,
+    """True if all elements along ``axis`` are true.
+
+Example:
+    >>> tf.reduce_all([[True, False], [True, True]], axis=1).eval()
+    array([False,  True])
+""",
+)
+reduce_any = _define_reduction(
+    "reduce_any",
+    any_op,
+    """True if any element along ``axis`` is true.
+
+Example:
+    >>> tf.reduce_any([[True, False], [False, False]], axis=1).eval()
+    array([ True, False])
+""",
+)

@@ -317,7 +317,12 @@ def cumsum(
     reverse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """Sums along ``axis`` of the elements to each, without it if ``exclusive``, backwards if ``reverse``."""
+    """Sums along ``axis`` of the elements to each, without it if ``exclusive``, backwards if ``reverse``.
+
+    Example:
+        >>> tf.cumsum([1, 2, 3]).eval(), tf.cumsum([1, 2, 3], exclusive=True).eval()
+        (array([1, 3, 6], dtype=int32), array([0, 1, 3], dtype=int32))
+    """
     return cumsum_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
 
 

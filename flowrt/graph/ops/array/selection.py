@@ -62,6 +62,10 @@ def boolean_mask(
 
     Those dimensions become one of unknown length. Raises `InvalidArgumentError` for a mask of unknown rank, a
     scalar mask, and incompatible shapes.
+
+    Example:
+        >>> tf.boolean_mask([1, 2, 3], [True, False, True]).eval()
+        array([1, 3], dtype=int32)
     """
     with get_default_graph().name_scope(name):
         values, chosen = (
@@ -315,6 +319,13 @@ def embedding_lookup(
     A list of several ``params`` holds the table in parts: row i is in part ``i % n`` ("mod"), or the parts
     hold consecutive rows, the first ones one more if need be ("div"). With ``max_norm`` rows of larger
     Euclidean norm are scaled down to it. Raises `InvalidArgumentError`.
+
+    Example:
+        >>> table = tf.constant([[1.0, 1.0], [2.0, 2.0]])
+        >>> tf.nn.embedding_lookup(table, [1, 0, 1]).eval()
+        array([[2., 2.],
+               [1., 1.],
+               [2., 2.]], dtype=float32)
     """
     parts = list(params) if isinstance(params, (list, tuple)) else [params]
     if not parts:

@@ -140,6 +140,10 @@ def slice(input_: TensorLike, begin: NumericLike, size: NumericLike, name: str |
     """The block of shape ``size`` that starts at ``begin``; both are vectors with one number per dimension.
 
     A size of -1 extends to the end of its dimension. Raises `InvalidArgumentError` for a block out of bounds.
+
+    Example:
+        >>> tf.slice([1, 2, 3, 4], begin=[1], size=[2]).eval()
+        array([2, 3], dtype=int32)
     """
     return slice_op(input_, begin, size, name=name)
 

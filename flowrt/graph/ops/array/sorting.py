@@ -111,6 +111,11 @@ def top_k(input: TensorLike, k: TensorLike = 1, sorted: bool = True, name: str |
 
     They are in descending order, with ``sorted=False`` too. Raises `InvalidArgumentError` for a k above the
     dimension.
+
+    Example:
+        >>> values, indices = tf.nn.top_k([1.0, 5.0, 3.0], k=2)
+        >>> values.eval(), indices.eval()
+        (array([5., 3.], dtype=float32), array([1, 2], dtype=int32))
     """
     return TopKV2(*top_k_op(input, k, sorted=sorted, name=name))
 
@@ -122,6 +127,10 @@ def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | 
     """``values`` sorted along ``axis``, NaN last.
 
     Raises `InvalidArgumentError` for an unknown direction.
+
+    Example:
+        >>> tf.sort([3, 1, 2], direction='DESCENDING').eval()
+        array([3, 2, 1], dtype=int32)
     """
     with get_default_graph().name_scope(name or "sort"):
         tensor = convert_to_tensor(values, name="values")
@@ -325,7 +334,13 @@ list_diff_op: OpDef[list[Tensor]] = define_op(
 
 
 def unique(x: TensorLike, out_idx: Any = dtypes.int32, name: str | None = None) -> Unique:
-    """The distinct elements of the vector ``x`` in the order in which they first occur, as ``(y, idx)``."""
+    """The distinct elements of the vector ``x`` in the order in which they first occur, as ``(y, idx)``.
+
+    Example:
+        >>> values, positions = tf.unique([7, 5, 7])
+        >>> values.eval(), positions.eval()
+        (array([7, 5], dtype=int32), array([0, 1, 0], dtype=int32))
+    """
     return Unique(*unique_op(x, out_idx=out_idx, name=name))
 
 

@@ -91,7 +91,12 @@ def reduce_logsumexp(
     keepdims: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """log(sum(exp(x))) along ``axis``, without overflow: the largest element is taken out of the sum."""
+    """log(sum(exp(x))) along ``axis``, without overflow: the largest element is taken out of the sum.
+
+    Example:
+        >>> tf.reduce_logsumexp([0.0, 0.0]).eval()
+        np.float32(0.6931472)
+    """
     with get_default_graph().name_scope(name or "ReduceLogSumExp"):
         x = convert_to_tensor(input_tensor)
         largest = reduce_max(x, axis, keepdims=True)
@@ -128,7 +133,12 @@ def count_nonzero(
     dtype: DTypeLike = dtypes.int64,
     name: str | None = None,
 ) -> Tensor:
-    """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``."""
+    """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``.
+
+    Example:
+        >>> tf.count_nonzero([0, 3, 4]).eval()
+        np.int64(2)
+    """
     with get_default_graph().name_scope(name or "count_nonzero"):
         x = convert_to_tensor(input_tensor)
         zero = np.array(b"" if x.dtype is dtypes.string else 0, x.dtype.np)
@@ -224,6 +234,10 @@ def argmax(
     """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
 
     Raises `InvalidArgumentError` for an axis out of range or without elements.
+
+    Example:
+        >>> tf.argmax([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()
+        array([1, 0])
     """
     return argmax_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
 
@@ -235,7 +249,12 @@ def argmin(
     name: str | None = None,
     output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
-    """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`."""
+    """The index of the smallest element along ``axis`` (0 by default), the first of equals: see `argmax`.
+
+    Example:
+        >>> tf.argmin([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()
+        array([0, 1])
+    """
     return argmin_op(input, 0 if axis is None else axis, output_type=output_type, name=name)
 
 
@@ -435,6 +454,11 @@ def confusion_matrix(
 
     Both are vectors of class numbers, below ``num_classes`` (by default one more than the largest): one
     outside is an `InvalidArgumentError` when it runs; on a GPU its example is left out.
+
+    Example:
+        >>> tf.confusion_matrix([0, 1, 1], [0, 1, 0]).eval()
+        array([[1, 0],
+               [1, 1]], dtype=int32)
     """
     with get_default_graph().name_scope(name or "confusion_matrix"):
         truth, guess = (cast(convert_to_tensor(v), dtypes.int64) for v in (labels, predictions))

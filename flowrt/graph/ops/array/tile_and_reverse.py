@@ -102,7 +102,13 @@ tile: OpDef[Tensor] = define_op(
     batch=in_front({1: 1}),
     axes=whole_along(lambda s: _repeated(s.value(1))),
     traits=Traits(narrows=True),
-    doc="The input repeated ``multiples[i]`` times along dimension i.",
+    doc="""The input repeated ``multiples[i]`` times along dimension i.
+
+    Example:
+        >>> tf.tile([[1, 2]], [2, 2]).eval()
+        array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int32)
+    """,
 )
 
 
@@ -134,7 +140,12 @@ reverse: OpDef[Tensor] = define_op(
     alias=True,
     batch=on_axes(),
     axes=whole_along(lambda s: s.value(1)),
-    doc="The tensor with the order along each of ``axis`` (a vector) reversed.",
+    doc="""The tensor with the order along each of ``axis`` (a vector) reversed.
+
+    Example:
+        >>> tf.reverse([1, 2, 3], axis=[0]).eval()
+        array([3, 2, 1], dtype=int32)
+    """,
 )
 
 reverse_v2 = reverse

@@ -98,7 +98,13 @@ fill = define_op(
     ),
     value=_fill_value,
     batch=_batch_fill,
-    doc="A tensor of shape ``dims`` filled with ``value``.",
+    doc="""A tensor of shape ``dims`` filled with ``value``.
+
+    Example:
+        >>> tf.fill([2, 2], 7).eval()
+        array([[7, 7],
+               [7, 7]], dtype=int32)
+    """,
 )
 
 
@@ -125,12 +131,23 @@ def _is_plain_shape(shape: Any) -> bool:
 
 
 def zeros(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
-    """Zeros (False, empty strings) of ``shape``, a shape or an integer vector."""
+    """Zeros (False, empty strings) of ``shape``, a shape or an integer vector.
+
+    Example:
+        >>> tf.zeros([2, 3]).eval()
+        array([[0., 0., 0.],
+               [0., 0., 0.]], dtype=float32)
+    """
     return _filled(shape, 0, as_dtype(dtype), name or "zeros")
 
 
 def ones(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
-    """Ones (True) of ``shape``, a shape or an integer vector."""
+    """Ones (True) of ``shape``, a shape or an integer vector.
+
+    Example:
+        >>> tf.ones([2], tf.int32).eval()
+        array([1, 1], dtype=int32)
+    """
     return _filled(shape, 1, as_dtype(dtype), name or "ones")
 
 
@@ -162,14 +179,24 @@ ones_like_op = _like_op("OnesLike", 1, "Ones of the input's shape and dtype.")
 def zeros_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Zeros of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
+    """Zeros of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known.
+
+    Example:
+        >>> tf.zeros_like([[1, 2]]).eval()
+        array([[0, 0]], dtype=int32)
+    """
     return _filled_like(tensor, 0, dtype, name or "zeros_like", optimize)
 
 
 def ones_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Ones of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
+    """Ones of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known.
+
+    Example:
+        >>> tf.ones_like([[1.5, 2.0]]).eval()
+        array([[1., 1.]], dtype=float32)
+    """
     return _filled_like(tensor, 1, dtype, name or "ones_like", optimize)
 
 
@@ -233,7 +260,13 @@ broadcast_to = define_op(
     batch=_batch_broadcast_to,
     axes="... -> ...",
     traits=Traits(narrows=True),
-    doc="The input repeated along new dimensions and those that are 1, to ``shape``.",
+    doc="""The input repeated along new dimensions and those that are 1, to ``shape``.
+
+    Example:
+        >>> tf.broadcast_to([1, 2], [2, 2]).eval()
+        array([[1, 2],
+               [1, 2]], dtype=int32)
+    """,
 )
 
 

@@ -88,12 +88,29 @@ def _identity_op(name: str, vjp: Vjp | Rule, jvp: Rule, doc: str) -> OpDef[Tenso
     )
 
 
-identity = _identity_op("Identity", lambda op, dy: [dy], LINEAR, "The input as it is.")
+identity = _identity_op(
+    "Identity",
+    lambda op, dy: [dy],
+    LINEAR,
+    """The input as it is.
+
+Example:
+    >>> tf.identity([1, 2]).eval()
+    array([1, 2], dtype=int32)
+""",
+)
 stop_gradient = _identity_op(
     "StopGradient",
     NONDIFFERENTIABLE,
     NONDIFFERENTIABLE,
-    "The input, which counts as a constant for gradients.",
+    """The input, which counts as a constant for gradients.
+
+    Example:
+        >>> x = tf.constant(3.0)
+        >>> (slope,) = tf.gradients(x * tf.stop_gradient(x), x)
+        >>> slope.eval()
+        np.float32(3.0)
+    """,
 )
 
 
@@ -342,6 +359,10 @@ def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
 
     Floats become integers towards zero, complex numbers real by dropping the imaginary part first,
     numbers bool as ``!= 0``.
+
+    Example:
+        >>> tf.cast([1.7, -1.7], tf.int32).eval()
+        array([ 1, -1], dtype=int32)
     """
     target = as_dtype(dtype)
     tensor = convert_to_tensor(x)

@@ -20,6 +20,13 @@ class IndexedSlices:
 
     ``values`` is ``[n, ...]``, ``indices`` ``[n]`` (int32 or int64), ``dense_shape`` a 1-D integer tensor or
     None. Used as a tensor it becomes the dense sum.
+
+    Example:
+        >>> rows = tf.IndexedSlices(values=tf.ones([1, 2]), indices=tf.constant([1]), dense_shape=[3, 2])
+        >>> tf.convert_to_tensor(rows).eval()
+        array([[0., 0.],
+               [1., 1.],
+               [0., 0.]], dtype=float32)
     """
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:

@@ -115,7 +115,12 @@ rank_op = define_op(
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
-    """The shape of ``input`` at run time, a vector of ``out_type``; a constant when it is known already."""
+    """The shape of ``input`` at run time, a vector of ``out_type``; a constant when it is known already.
+
+    Example:
+        >>> tf.shape([[1, 2, 3], [4, 5, 6]]).eval()
+        array([2, 3], dtype=int32)
+    """
     tensor, dtype = convert_to_tensor(input), as_dtype(out_type or dtypes.int32)
     if is_static(tensor.spec.shape):
         return constant(np.array(tensor.spec.shape, dtype.np), name=name or "Shape")
@@ -123,7 +128,12 @@ def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtyp
 
 
 def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
-    """The number of elements of ``input``, a scalar of ``out_type``; a constant when it is known already."""
+    """The number of elements of ``input``, a scalar of ``out_type``; a constant when it is known already.
+
+    Example:
+        >>> tf.size([[1, 2, 3], [4, 5, 6]]).eval()
+        np.int32(6)
+    """
     tensor, dtype = convert_to_tensor(input), as_dtype(out_type)
     count = num_elements(tensor.spec.shape)
     if count is not None:
@@ -132,7 +142,12 @@ def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtype
 
 
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
-    """The number of dimensions of ``input``, an int32 scalar; a constant when it is known already."""
+    """The number of dimensions of ``input``, an int32 scalar; a constant when it is known already.
+
+    Example:
+        >>> tf.rank([[1, 2], [3, 4]]).eval()
+        np.int32(2)
+    """
     tensor = convert_to_tensor(input)
     if tensor.spec.shape is not None:
         return constant(np.array(len(tensor.spec.shape), np.int32), name=name or "Rank")
@@ -225,7 +240,13 @@ reshape: OpDef[Tensor] = define_op(
     simplify=_simplify_reshape,
     loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
     batch=in_front({1: "size"}),
-    doc="The same elements in row-major order in another shape; one dimension may be -1: the rest.",
+    doc="""The same elements in row-major order in another shape; one dimension may be -1: the rest.
+
+    Example:
+        >>> tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]).eval()
+        array([[1, 2, 3],
+               [4, 5, 6]], dtype=int32)
+    """,
 )
 
 
@@ -270,7 +291,13 @@ expand_dims_op = define_op(
 
 @tf1_names(axis="dim")
 def expand_dims(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
-    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one."""
+    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one.
+
+    Example:
+        >>> tf.expand_dims([1, 2], axis=-1).eval()
+        array([[1],
+               [2]], dtype=int32)
+    """
     return expand_dims_op(input, axis, name=name)
 
 
@@ -325,7 +352,12 @@ squeeze_op = define_op(
 
 @tf1_names(axis="squeeze_dims")
 def squeeze(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
-    """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints)."""
+    """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints).
+
+    Example:
+        >>> tf.squeeze([[[1], [2]]]).eval()
+        array([1, 2], dtype=int32)
+    """
     axes = () if axis is None else axis if isinstance(axis, Iterable) else (axis,)
     return squeeze_op(input, squeeze_dims=axes, name=name)
 
@@ -426,7 +458,15 @@ conjugate_transpose: OpDef[Tensor] = define_op(
 def transpose(
     a: TensorLike, perm: NumericLike | None = None, name: str = "transpose", conjugate: bool = False
 ) -> Tensor:
-    """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated."""
+    """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated.
+
+    Example:
+        >>> tf.transpose([[1, 2], [3, 4]]).eval()
+        array([[1, 3],
+               [2, 4]], dtype=int32)
+        >>> tf.transpose(tf.zeros([2, 3, 5]), [2, 0, 1]).shape.as_list()
+        [5, 2, 3]
+    """
     tensor = convert_to_tensor(a)
     if perm is None and tensor.spec.shape is not None:
         perm = np.arange(len(tensor.spec.shape), dtype=np.int32)[::-1]

@@ -32,6 +32,12 @@ class SparseTensor:
     places in ascending order, without repetition. A fetch is a `SparseTensorValue`; a feed is one or a tuple.
 
     Raises `InvalidArgumentError` for parts that do not fit together.
+
+    Example:
+        >>> sparse = tf.SparseTensor(indices=[[0, 1]], values=[5], dense_shape=[2, 2])
+        >>> tf.sparse_tensor_to_dense(sparse).eval()
+        array([[0, 5],
+               [0, 0]], dtype=int32)
     """
 
     def __init__(self, indices: NumericLike, values: Any, dense_shape: TensorLike) -> None:

@@ -192,7 +192,12 @@ subtract = binary_op(
     value=integer_value(operator.sub),
     simplify=drops_neutral(_is_neutral_in_difference, 1),
     loop=instruction("sub"),
-    doc="x - y.",
+    doc="""x - y.
+
+    Example:
+        >>> tf.subtract([5, 7], [1, 2]).eval()
+        array([4, 5], dtype=int32)
+    """,
 )
 
 
@@ -208,12 +213,22 @@ multiply = binary_op(
     value=integer_value(operator.mul),
     simplify=drops_neutral(is_one, 0, 1),
     loop=instruction("mul"),
-    doc="x * y.",
+    doc="""x * y.
+
+    Example:
+        >>> tf.multiply([1, 2, 3], 2).eval()
+        array([2, 4, 6], dtype=int32)
+    """,
 )
 
 
 def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
-    """x + y, elementwise; strings are joined."""
+    """x + y, elementwise; strings are joined.
+
+    Example:
+        >>> tf.add([1, 2], 10).eval()
+        array([11, 12], dtype=int32)
+    """
     build = add_v1 if getattr(x, "dtype", None) is dtypes.string else add_v2
     return build(x, y, name=name or "Add")
 
@@ -251,7 +266,12 @@ squared_difference = binary_op(
     commutative=True,
     narrows=False,
     loop=Loop(lambda b, x, y: (x - y) * (x - y)),
-    doc="conj(x - y) * (x - y).",
+    doc="""conj(x - y) * (x - y).
+
+    Example:
+        >>> tf.squared_difference([1.0, 4.0], 2.0).eval()
+        array([1., 4.], dtype=float32)
+    """,
 )
 
 
@@ -297,7 +317,12 @@ add_n_op = define_op(
 
 
 def add_n(inputs: NumericLike, name: str | None = None) -> Tensor:
-    """The sum of tensors (or `IndexedSlices`, which become dense) of one shape and dtype."""
+    """The sum of tensors (or `IndexedSlices`, which become dense) of one shape and dtype.
+
+    Example:
+        >>> tf.add_n([[1.0], [2.0], [3.0]]).eval()
+        array([6.], dtype=float32)
+    """
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise InvalidArgumentError(f"add_n: expected a list of at least one tensor; got {inputs!r}")
     if len(inputs) == 1:
@@ -393,7 +418,12 @@ power = binary_op(
     loop=on_floats(_power_in_loop),
     narrows=False,
     simplify=_simplify_power,
-    doc="x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.",
+    doc="""x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.
+
+    Example:
+        >>> tf.pow([2.0, 3.0], 2.0).eval()
+        array([4., 9.], dtype=float32)
+    """,
 )
 
 pow = power
@@ -422,10 +452,30 @@ def _extreme_op(
     )
 
 
-maximum = _extreme_op("Maximum", max, greater_equal, "The larger of x and y.")
+maximum = _extreme_op(
+    "Maximum",
+    max,
+    greater_equal,
+    """The larger of x and y.
+
+Example:
+    >>> tf.maximum([1, 5], [3, 2]).eval()
+    array([3, 5], dtype=int32)
+""",
+)
 
 
-minimum = _extreme_op("Minimum", min, less_equal, "The smaller of x and y.")
+minimum = _extreme_op(
+    "Minimum",
+    min,
+    less_equal,
+    """The smaller of x and y.
+
+Example:
+    >>> tf.minimum([1, 5], [3, 2]).eval()
+    array([1, 2], dtype=int32)
+""",
+)
 
 
 def clip_by_value(
@@ -434,6 +484,10 @@ def clip_by_value(
     """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. Slices stay slices.
 
     The bounds are scalars or broadcast to t's shape; raises `InvalidArgumentError` if they would widen it.
+
+    Example:
+        >>> tf.clip_by_value([-2.0, 0.5, 3.0], -1.0, 1.0).eval()
+        array([-1. ,  0.5,  1. ], dtype=float32)
     """
     values = t.values if isinstance(t, IndexedSlices) else convert_to_tensor(t)
     with get_default_graph().name_scope(name or "clip_by_value") as scope:

@@ -129,22 +129,88 @@ _EQUALITY: dict[str, Any] = {
 }
 
 
-less = _comparison("Less", "less", "lt", "REAL", doc="x < y.")
+less = _comparison(
+    "Less",
+    "less",
+    "lt",
+    "REAL",
+    doc="""x < y.
+
+Example:
+    >>> tf.less([1, 5], 3).eval()
+    array([ True, False])
+""",
+)
 
 
-less_equal = _comparison("LessEqual", "less_equal", "le", "REAL", doc="x <= y.")
+less_equal = _comparison(
+    "LessEqual",
+    "less_equal",
+    "le",
+    "REAL",
+    doc="""x <= y.
+
+Example:
+    >>> tf.less_equal([3, 5], 3).eval()
+    array([ True, False])
+""",
+)
 
 
-greater = _comparison("Greater", "greater", "gt", "REAL", doc="x > y.")
+greater = _comparison(
+    "Greater",
+    "greater",
+    "gt",
+    "REAL",
+    doc="""x > y.
+
+Example:
+    >>> tf.greater([1, 5], 3).eval()
+    array([False,  True])
+""",
+)
 
 
-greater_equal = _comparison("GreaterEqual", "greater_equal", "ge", "REAL", doc="x >= y.")
+greater_equal = _comparison(
+    "GreaterEqual",
+    "greater_equal",
+    "ge",
+    "REAL",
+    doc="""x >= y.
+
+Example:
+    >>> tf.greater_equal([1, 3], 3).eval()
+    array([False,  True])
+""",
+)
 
 
-equal = _comparison("Equal", "equal", "eq", doc="x == y.", **_EQUALITY)
+equal = _comparison(
+    "Equal",
+    "equal",
+    "eq",
+    doc="""x == y.
+
+Example:
+    >>> tf.equal([1, 2, 3], [1, 0, 3]).eval()
+    array([ True, False,  True])
+""",
+    **_EQUALITY,
+)
 
 
-not_equal = _comparison("NotEqual", "not_equal", "ne", doc="x != y.", **_EQUALITY)
+not_equal = _comparison(
+    "NotEqual",
+    "not_equal",
+    "ne",
+    doc="""x != y.
+
+Example:
+    >>> tf.not_equal([1, 2], [1, 0]).eval()
+    array([False,  True])
+""",
+    **_EQUALITY,
+)
 
 
 approximate_equal: OpDef[Tensor] = define_op(
@@ -183,10 +249,30 @@ def _logical(name: str, ufunc: str, loop: str, doc: str) -> OpDef[Tensor]:
     )
 
 
-logical_and = _logical("LogicalAnd", "logical_and", "and", "x and y.")
+logical_and = _logical(
+    "LogicalAnd",
+    "logical_and",
+    "and",
+    """x and y.
+
+Example:
+    >>> tf.logical_and([True, True], [True, False]).eval()
+    array([ True, False])
+""",
+)
 
 
-logical_or = _logical("LogicalOr", "logical_or", "or", "x or y.")
+logical_or = _logical(
+    "LogicalOr",
+    "logical_or",
+    "or",
+    """x or y.
+
+Example:
+    >>> tf.logical_or([True, False], [False, False]).eval()
+    array([ True, False])
+""",
+)
 
 
 logical_not = elementwise_op(
@@ -196,7 +282,12 @@ logical_not = elementwise_op(
     samples=lambda rng: [sample(np.array([True, False]))],
     simplify=undoes_itself,
     loop=instruction("not"),
-    doc="not x.",
+    doc="""not x.
+
+    Example:
+        >>> tf.logical_not([True, False]).eval()
+        array([False,  True])
+    """,
 )
 
 
@@ -337,6 +428,13 @@ def where(
     """x where ``condition`` holds, else y, of one shape; the condition has it too, or is a vector over rows.
 
     Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
+
+    Example:
+        >>> tf.where([True, False], [1, 2], [10, 20]).eval()
+        array([ 1, 20], dtype=int32)
+        >>> tf.where([False, True, True]).eval()
+        array([[1],
+               [2]])
     """
     if x is None and y is None:
         return op_def("Where")(convert_to_tensor(condition, preferred_dtype=dtypes.bool_), name=name)

@@ -167,7 +167,12 @@ def conj(x: NumericLike, name: str | None = None) -> Tensor:
 
 
 def abs(x: NumericLike, name: str | None = None) -> Tensor:
-    """The magnitude of each element, real also for a complex tensor."""
+    """The magnitude of each element, real also for a complex tensor.
+
+    Example:
+        >>> tf.abs([-1, 2]).eval()
+        array([1, 2], dtype=int32)
+    """
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
         return complex_abs(tensor, Tout=tensor.dtype.real_dtype, name=name)

@@ -179,7 +179,12 @@ floormod = binary_op(
     samples=pairs(gap=0.5),
     value=integer_value(operator.mod),
     loop=_by_kind(_floored_remainder_of_floats, _floored_remainder),
-    doc="x - floor(x / y) * y: the remainder that has y's sign.",
+    doc="""x - floor(x / y) * y: the remainder that has y's sign.
+
+    Example:
+        >>> tf.mod([7, -7], 3).eval()
+        array([1, 2], dtype=int32)
+    """,
 )
 
 
@@ -235,7 +240,12 @@ def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
 
 
 def truediv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
-    """x / y; integers of up to 16 bits are divided as float32, wider ones as float64."""
+    """x / y; integers of up to 16 bits are divided as float32, wider ones as float64.
+
+    Example:
+        >>> tf.divide([3.0, 4.0], 2.0).eval()
+        array([1.5, 2. ], dtype=float32)
+    """
     with get_default_graph().name_scope(name or "truediv") as scope:
         x, y = _operands(x, y, scope)
         wider = _TRUE_QUOTIENT.get(x.dtype, x.dtype)

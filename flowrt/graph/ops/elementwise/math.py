@@ -228,7 +228,18 @@ def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
 
 
 exp = _ufunc_op(
-    "Exp", "exp", lambda d, x, y: multiply(d, y), (-2, 2), "e to the power of x.", instruction("exp"), False
+    "Exp",
+    "exp",
+    lambda d, x, y: multiply(d, y),
+    (-2, 2),
+    """e to the power of x.
+
+    Example:
+        >>> tf.exp([0.0]).eval()
+        array([1.], dtype=float32)
+    """,
+    instruction("exp"),
+    False,
 )
 
 expm1 = _ufunc_op(
@@ -242,7 +253,18 @@ expm1 = _ufunc_op(
 )
 
 log = _ufunc_op(
-    "Log", "log", lambda d, x, y: realdiv(d, x), (0.5, 3), "The natural logarithm.", instruction("log"), False
+    "Log",
+    "log",
+    lambda d, x, y: realdiv(d, x),
+    (0.5, 3),
+    """The natural logarithm.
+
+    Example:
+        >>> tf.log([1.0, 0.0]).eval()
+        array([  0., -inf], dtype=float32)
+    """,
+    instruction("log"),
+    False,
 )
 
 log1p = _ufunc_op(
@@ -260,7 +282,12 @@ sqrt = _ufunc_op(
     "sqrt",
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
     (0.5, 3),
-    "The square root.",
+    """The square root.
+
+    Example:
+        >>> tf.sqrt([4.0, 9.0]).eval()
+        array([2., 3.], dtype=float32)
+    """,
     instruction("sqrt"),
 )
 
@@ -270,7 +297,12 @@ rsqrt = unary_op(
     "INEXACT",
     _unless_complex(rsqrt_grad, lambda d, y: _scaled(-0.5, d, y, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
-    "1 / sqrt(x).",
+    """1 / sqrt(x).
+
+    Example:
+        >>> tf.rsqrt([4.0]).eval()
+        array([0.5], dtype=float32)
+    """,
     instruction("rsqrt"),
     narrows=False,
 )
@@ -281,7 +313,12 @@ square = unary_op(
     "NUMERIC",
     lambda d, x, y: multiply(d, multiply(number(2, x), x)),
     unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
-    "x * x.",
+    """x * x.
+
+    Example:
+        >>> tf.square([1.0, -3.0]).eval()
+        array([1., 9.], dtype=float32)
+    """,
     Loop(lambda b, x: x * x),
     narrows=False,
 )
@@ -301,7 +338,12 @@ sigmoid = unary_op(
     "INEXACT",
     lambda d, x, y: sigmoid_grad(y, d),
     unary_samples(-3, 3, _COMPLEX, np.array([-1e4, 1e4], np.float32)),
-    "1 / (1 + exp(-x)).",
+    """1 / (1 + exp(-x)).
+
+    Example:
+        >>> tf.sigmoid([0.0]).eval()
+        array([0.5], dtype=float32)
+    """,
     instruction("sigmoid"),
 )
 
@@ -326,9 +368,31 @@ def _angle(op: str) -> Loop:
     return Loop(build)
 
 
-sin = _ufunc_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), (-3, 3), "The sine.", _angle("sin"))
+sin = _ufunc_op(
+    "Sin",
+    "sin",
+    lambda d, x, y: multiply(d, cos(x)),
+    (-3, 3),
+    """The sine.
+
+Example:
+    >>> tf.sin([0.0]).eval()
+    array([0.], dtype=float32)
+""",
+    _angle("sin"),
+)
 cos: OpDef[Tensor] = _ufunc_op(
-    "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), (-3, 3), "The cosine.", _angle("cos")
+    "Cos",
+    "cos",
+    lambda d, x, y: multiply(neg(d), sin(x)),
+    (-3, 3),
+    """The cosine.
+
+    Example:
+        >>> tf.cos([0.0]).eval()
+        array([1.], dtype=float32)
+    """,
+    _angle("cos"),
 )
 tan = _ufunc_op(
     "Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), (-1, 1), "The tangent.", narrows=False
@@ -363,7 +427,17 @@ cosh: OpDef[Tensor] = _ufunc_op(
     "Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), (-2, 2), "The hyperbolic cosine.", narrows=False
 )
 tanh = _ufunc_op(
-    "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), (-2, 2), "The hyperbolic tangent.", instruction("tanh")
+    "Tanh",
+    "tanh",
+    lambda d, x, y: tanh_grad(y, d),
+    (-2, 2),
+    """The hyperbolic tangent.
+
+    Example:
+        >>> tf.tanh([0.0]).eval()
+        array([0.], dtype=float32)
+    """,
+    instruction("tanh"),
 )
 asinh = _ufunc_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), (-2, 2), "The inverse of sinh.")
 acosh = _ufunc_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), (1.5, 3), "The inverse of cosh.")
@@ -414,7 +488,12 @@ sign: OpDef[Tensor] = unary_op(
     _SIGNED,
     lambda d, x, y: zeros_like(d),
     unary_samples(-2, 2, np.array([0, -2], np.int32), np.array([3 + 4j, 0])),
-    "-1, 0 or 1; for a complex x, x / abs(x) or 0.",
+    """-1, 0 or 1; for a complex x, x / abs(x) or 0.
+
+    Example:
+        >>> tf.sign([-3.0, 0.0, 2.0]).eval()
+        array([-1.,  0.,  1.], dtype=float32)
+    """,
     Loop(_sign_loop),
 )
 
@@ -432,14 +511,30 @@ def _flat_op(name: str, output: str, ufunc: str, loop: Loop, doc: str) -> OpDef[
     )
 
 
-floor = _flat_op("Floor", "T", "floor", instruction("floor"), "The largest integer <= x.")
+floor = _flat_op(
+    "Floor",
+    "T",
+    "floor",
+    instruction("floor"),
+    """The largest integer <= x.
+
+Example:
+    >>> tf.floor([1.7, -1.2]).eval()
+    array([ 1., -2.], dtype=float32)
+""",
+)
 ceil = _flat_op("Ceil", "T", "ceil", instruction("ceil"), "The smallest integer >= x.")
 rint = _flat_op("Rint", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
 round_op = _flat_op("Round", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
 
 
 def round(x: NumericLike, name: str | None = None) -> Tensor:
-    """The nearest integers, the even one of two as near; integer tensors are returned as they are."""
+    """The nearest integers, the even one of two as near; integer tensors are returned as they are.
+
+    Example:
+        >>> tf.round([0.5, 1.5, 2.4]).eval()
+        array([0., 2., 2.], dtype=float32)
+    """
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_integer:
         return tensor

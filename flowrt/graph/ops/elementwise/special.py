@@ -55,7 +55,12 @@ erf = unary_op(
     "FLOATING",
     lambda d, x, y: _gauss(d, x, 2 / math.sqrt(math.pi), -1),
     unary_samples(-3, 3),
-    "2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
+    """2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.
+
+    Example:
+        >>> tf.erf([0.0]).eval()
+        array([0.], dtype=float32)
+    """,
     instruction("erf"),
 )
 

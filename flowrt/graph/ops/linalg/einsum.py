@@ -405,6 +405,10 @@ def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any =
     has the labels that occur once, sorted. ``optimize`` selects opt_einsum's strategy for the order of
     contraction. Raises `InvalidArgumentError` for an equation that does not parse and for shapes that do not
     match it.
+
+    Example:
+        >>> tf.einsum('ij,j->i', [[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0]).eval()
+        array([3., 7.], dtype=float32)
     """
     terms, output = parse_equation(equation)
     if len(terms) != len(inputs):

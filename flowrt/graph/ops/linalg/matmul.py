@@ -218,6 +218,10 @@ def matmul(
 
     ``a_is_sparse`` and ``b_is_sparse`` are hints that change nothing. Raises `InvalidArgumentError` for
     shapes that do not fit, for rank below 2, and for an input that is to be both transposed and adjoint.
+
+    Example:
+        >>> tf.matmul([[1.0, 2.0]], [[3.0], [4.0]]).eval()
+        array([[11.]], dtype=float32)
     """
     if (transpose_a and adjoint_a) or (transpose_b and adjoint_b):
         raise InvalidArgumentError("matmul: expected transpose or adjoint of an input; got both")
@@ -266,6 +270,10 @@ def tensordot(a: NumericLike, b: NumericLike, axes: NumericLike, name: str | Non
 
     The result has ``a``'s other dimensions and then ``b``'s. Raises `InvalidArgumentError` for axes that do
     not fit and for inputs of unknown rank.
+
+    Example:
+        >>> tf.tensordot([[1.0, 2.0], [3.0, 4.0]], [1.0, 1.0], axes=1).eval()
+        array([3., 7.], dtype=float32)
     """
     with get_default_graph().name_scope(name or "Tensordot") as scope:
         a = convert_to_tensor(a, name="a")

@@ -211,7 +211,13 @@ matrix_band_part: OpDef[Tensor] = define_op(
     batch=leading,
     axes="... m! n! -> ... m! n!",
     traits=Traits(narrows=True),
-    doc="Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).",
+    doc="""Matrices with zeros but on num_lower diagonals below and num_upper above the main one (-1: all).
+
+    Example:
+        >>> tf.matrix_band_part([[1, 2], [3, 4]], 0, -1).eval()
+        array([[1, 2],
+               [0, 4]], dtype=int32)
+    """,
 )
 
 
@@ -250,7 +256,13 @@ diag = define_op(
     batch=lambda b, op, values: (
         batched(matrix_diag(values[0].tensor)) if rank_of(op.inputs[0]) == 1 else None
     ),
-    doc="The tensor [*s, *s] that has the input [*s] where both indices are equal, and zeros elsewhere.",
+    doc="""The tensor ``[*s, *s]`` with the input ``[*s]`` where both indices are equal, and zeros elsewhere.
+
+    Example:
+        >>> tf.diag([1, 2]).eval()
+        array([[1, 0],
+               [0, 2]], dtype=int32)
+    """,
 )
 
 
@@ -276,7 +288,13 @@ def eye(
     dtype: DTypeLike = dtypes.float32,
     name: str | None = None,
 ) -> Tensor:
-    """Identity matrices ``batch_shape + [num_rows, num_columns]``; square by default."""
+    """Identity matrices ``batch_shape + [num_rows, num_columns]``; square by default.
+
+    Example:
+        >>> tf.eye(2).eval()
+        array([[1., 0.],
+               [0., 1.]], dtype=float32)
+    """
     dtype = as_dtype(dtype)
     columns = num_rows if num_columns is None else num_columns
     with get_default_graph().name_scope(name or "eye") as scope:

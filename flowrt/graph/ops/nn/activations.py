@@ -149,7 +149,12 @@ relu = _activation(
     lambda b, x: b.max(x, 0),
     relu_grad,
     "REAL",
-    "max(x, 0).",
+    """max(x, 0).
+
+    Example:
+        >>> tf.nn.relu([-1.0, 2.0]).eval()
+        array([0., 2.], dtype=float32)
+    """,
     is_same_at_output=True,
 )
 
@@ -229,7 +234,17 @@ elu_grad = _gradient(
     _where_negative,
 )
 elu = _activation(
-    "Elu", _elu, _elu_loop, elu_grad, "FLOATING", "x where it is positive, otherwise exp(x) - 1."
+    "Elu",
+    _elu,
+    _elu_loop,
+    elu_grad,
+    "FLOATING",
+    """x where it is positive, otherwise exp(x) - 1.
+
+    Example:
+        >>> tf.nn.elu([0.0, 2.0]).eval()
+        array([0., 2.], dtype=float32)
+    """,
 )
 
 selu_grad = _gradient(
@@ -276,7 +291,12 @@ softplus = _activation(
     lambda b, x: b.max(x, 0) + b.log1p(b.exp(-abs(x))),
     softplus_grad,
     "FLOATING",
-    "log(1 + exp(x)), which never overflows.",
+    """log(1 + exp(x)), which never overflows.
+
+    Example:
+        >>> tf.nn.softplus([0.0]).eval()
+        array([0.6931472], dtype=float32)
+    """,
 )
 
 softsign_grad: OpDef[Tensor] = _gradient(
@@ -299,7 +319,12 @@ softsign = _activation(
 
 
 def leaky_relu(features: NumericLike, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """``features`` where they are positive, otherwise ``alpha`` times them; integers become float32."""
+    """``features`` where they are positive, otherwise ``alpha`` times them; integers become float32.
+
+    Example:
+        >>> tf.nn.leaky_relu([-1.0, 2.0], alpha=0.1).eval()
+        array([-0.1,  2. ], dtype=float32)
+    """
     x = convert_to_tensor(features)
     if x.dtype.is_integer:
         x = cast(x, dtypes.float32)

@@ -182,6 +182,10 @@ def bias_add(
 
     Raises `InvalidArgumentError` for a value of rank below 2, a bias of another length, or an unknown data
     format.
+
+    Example:
+        >>> tf.nn.bias_add([[1.0, 2.0]], [10.0, 20.0]).eval()
+        array([[11., 22.]], dtype=float32)
     """
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
@@ -218,6 +222,11 @@ def dropout(
     ``noise_shape`` broadcasts to x's shape (None means x's own dimension): elements along dimensions of 1 are
     kept or dropped together. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate
     outside [0, 1) or a missing rate.
+
+    Example:
+        >>> kept = tf.nn.dropout(tf.ones([1000]), rate=0.5, seed=1).eval()
+        >>> sorted(set(kept.tolist()))
+        [0.0, 2.0]
     """
     rate = _drop_rate(keep_prob, rate)
     with get_default_graph().name_scope(name or "dropout") as scope:

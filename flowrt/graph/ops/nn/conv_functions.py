@@ -51,6 +51,12 @@ def conv2d(
     """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
 
     ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension.
+
+    Example:
+        >>> image = tf.ones([1, 3, 3, 1])
+        >>> tf.nn.conv2d(image, tf.ones([2, 2, 1, 1]), strides=1, padding='VALID').eval()[0, :, :, 0]
+        array([[4., 4.],
+               [4., 4.]], dtype=float32)
     """
     return _convolve(conv2d_op, (input, filter), 2, strides, padding, data_format, dilations, name)
 

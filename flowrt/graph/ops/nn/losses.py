@@ -302,7 +302,12 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
+    """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``.
+
+    Example:
+        >>> tf.nn.softmax_cross_entropy_with_logits(labels=[[0.5, 0.5]], logits=[[0.0, 0.0]]).eval()
+        array([0.6931472], dtype=float32)
+    """
     _check_named("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits_sg") as scope:
         assert logits is not None
@@ -321,6 +326,10 @@ def sparse_softmax_cross_entropy_with_logits(
 
     Raises `InvalidArgumentError` for incompatible shapes, and at run time for a label outside ``[0,
     classes)``. On a GPU such a label gives NaN, as loss and as gradient of its row.
+
+    Example:
+        >>> tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[1], logits=[[0.0, 0.0]]).eval()
+        array([0.6931472], dtype=float32)
     """
     where = "sparse_softmax_cross_entropy_with_logits"
     _check_named(where, _sentinel, labels, logits)
@@ -351,6 +360,10 @@ def sigmoid_cross_entropy_with_logits(
     elementwise.
 
     Raises `InvalidArgumentError` unless both have the same shape.
+
+    Example:
+        >>> tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).eval()
+        array([0.6931472], dtype=float32)
     """
     _check_named("sigmoid_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "logistic_loss") as scope:
@@ -446,7 +459,12 @@ l2_loss: OpDef[Tensor] = define_op(
     ],
     batch=_batch_l2_loss,
     axes="..a -> ",
-    doc="Half the sum of the squares.",
+    doc="""Half the sum of the squares.
+
+    Example:
+        >>> tf.nn.l2_loss([3.0, 4.0]).eval()
+        np.float32(12.5)
+    """,
 )
 
 
@@ -493,6 +511,10 @@ def in_top_k(predictions: NumericLike, targets: Any, k: NumericLike, name: str |
     classes]``.
 
     Ties count as in; a target out of range and a row with a value that is not finite do not.
+
+    Example:
+        >>> tf.nn.in_top_k([[0.1, 0.9], [0.8, 0.2]], [1, 1], k=1).eval()
+        array([ True, False])
     """
     with get_default_graph().name_scope(name or "in_top_k") as scope:
         return in_top_k_op(predictions, targets, k, name=scope)

@@ -38,6 +38,11 @@ def moments(
 
     float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
     mean.
+
+    Example:
+        >>> mean, variance = tf.nn.moments(tf.constant([1.0, 3.0]), axes=[0])
+        >>> mean.eval(), variance.eval()
+        (np.float32(2.0), np.float32(1.0))
     """
     keep = bool(keepdims)
     with get_default_graph().name_scope(name or "moments"):
@@ -162,6 +167,10 @@ def l2_normalize(
 ) -> Tensor:
     """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
     ``sqrt(epsilon)``.
+
+    Example:
+        >>> tf.nn.l2_normalize([3.0, 4.0], axis=0).eval()
+        array([0.6, 0.8], dtype=float32)
     """
     with get_default_graph().name_scope(name or "l2_normalize") as scope:
         tensor = convert_to_tensor(x)

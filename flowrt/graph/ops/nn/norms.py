@@ -52,6 +52,10 @@ def norm(
     ``ord``: 'euclidean' (of matrices also 'fro', the Frobenius norm), 1, 2 (the largest singular value of a
     matrix), inf, and for vectors any positive number. Of a complex tensor the Euclidean norm is complex,
     as in TensorFlow, the others are real. Raises `InvalidArgumentError` for another ``ord`` or ``axis``.
+
+    Example:
+        >>> tf.norm([3.0, 4.0]).eval()
+        np.float32(5.0)
     """
     axes = _norm_axes(ord, axis)
     keep = bool(keep_dims if keepdims is None else keepdims)
@@ -126,6 +130,10 @@ def clip_by_norm(
 ) -> Any:
     """``t`` scaled down so that its L2 norm (along ``axes``, by default of all elements) is at most
     ``clip_norm``.
+
+    Example:
+        >>> tf.clip_by_norm([3.0, 4.0], 1.0).eval()
+        array([0.6, 0.8], dtype=float32)
     """
     with get_default_graph().name_scope(name or "clip_by_norm") as scope:
         values = _values(t)
@@ -142,6 +150,10 @@ def global_norm(t_list: Sequence[Any], name: str | None = None) -> Tensor:
     """The L2 norm of all elements of all tensors (or `IndexedSlices`) of the list; None entries are left out.
 
     Raises `DTypeError` unless ``t_list`` is a list or tuple, and `InvalidArgumentError` if it has only None.
+
+    Example:
+        >>> tf.global_norm([tf.constant([3.0]), tf.constant([4.0])]).eval()
+        np.float32(5.0)
     """
     _check_list("global_norm", t_list)
     with get_default_graph().name_scope(name or "global_norm"):
@@ -165,6 +177,11 @@ def clip_by_global_norm(
 
     ``use_norm`` is the global norm, if already computed. None entries stay None, `IndexedSlices` stay sparse.
     An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
+
+    Example:
+        >>> clipped, norm = tf.clip_by_global_norm([tf.constant([3.0]), tf.constant([4.0])], 1.0)
+        >>> norm.eval(), clipped[0].eval()
+        (np.float32(5.0), array([0.6], dtype=float32))
     """
     _check_list("clip_by_global_norm", t_list)
     norm = global_norm(t_list) if use_norm is None else convert_to_tensor(use_norm)

@@ -394,6 +394,12 @@ def max_pool(
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
     VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> tf.nn.max_pool(image, ksize=2, strides=2, padding='VALID').eval()[0, :, :, 0]
+        array([[ 5.,  7.],
+               [13., 15.]], dtype=float32)
     """
     return _pool_nd(max_pool_op, 2, value, ksize, strides, padding, data_format, name)
 
@@ -423,6 +429,12 @@ def avg_pool(
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME or
     VALID.
+
+    Example:
+        >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
+        >>> tf.nn.avg_pool(image, ksize=2, strides=2, padding='VALID').eval()[0, :, :, 0]
+        array([[ 2.5,  4.5],
+               [10.5, 12.5]], dtype=float32)
     """
     return _pool_nd(average_pool_op, 2, value, ksize, strides, padding, data_format, name)
 

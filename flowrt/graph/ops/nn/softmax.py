@@ -124,6 +124,11 @@ def softmax(logits: NumericLike, axis: int | None = None, name: str | None = Non
     """``exp(logits)`` over its sum along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+
+    Example:
+        >>> tf.nn.softmax([[0.0, 0.0], [1.0, 1.0]]).eval()
+        array([[0.5, 0.5],
+               [0.5, 0.5]], dtype=float32)
     """
     return _along(softmax_op, logits, axis, name)
 
@@ -133,6 +138,10 @@ def log_softmax(logits: NumericLike, axis: int | None = None, name: str | None =
     """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
 
     Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+
+    Example:
+        >>> tf.exp(tf.nn.log_softmax([0.0, 0.0])).eval()
+        array([0.5, 0.5], dtype=float32)
     """
     return _along(log_softmax_op, logits, axis, name)
 

@@ -49,6 +49,10 @@ _MAX_SEED = 2**31 - 1
 def set_random_seed(seed: int | None) -> None:
     """Seed the default graph: random ops added from here on repeat their draws in every session. None: no
     seed. Raises `DTypeError` for anything but an integer.
+
+    Example:
+        >>> tf.set_random_seed(3)
+        >>> draw = tf.random_uniform([])
     """
     is_whole = isinstance(seed, numbers.Integral)
     if not is_whole and seed is not None:
@@ -290,6 +294,11 @@ def random_uniform(
 
     Raises `InvalidArgumentError` for integers without ``maxval``, and at run time unless ``minval < maxval``
     for integers.
+
+    Example:
+        >>> x = tf.random_uniform([100], 1, 3, seed=1).eval()
+        >>> bool(x.min() >= 1 and x.max() < 3)
+        True
     """
     dtype = as_dtype(dtype)
     if dtype.is_integer and maxval is None:
@@ -333,6 +342,11 @@ def random_normal(
 ) -> Tensor:
     """Values of ``shape`` drawn from the normal distribution; ``mean`` and ``stddev`` broadcast against
     ``shape``.
+
+    Example:
+        >>> x = tf.random_normal([1000], mean=5.0, seed=1).eval()
+        >>> x.shape, round(float(x.mean()))
+        ((1000,), 5)
     """
     with get_default_graph().name_scope(name or "random_normal") as scope:
         return _affine(random_standard_normal, shape, as_dtype(dtype), seed, stddev, mean, scope)
@@ -346,6 +360,12 @@ def truncated_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Like `random_normal`, but values more than two ``stddev`` from ``mean`` are drawn again."""
+    """Like `random_normal`, but values more than two ``stddev`` from ``mean`` are drawn again.
+
+    Example:
+        >>> x = tf.truncated_normal([1000], seed=1).eval()
+        >>> bool(abs(x).max() <= 2)
+        True
+    """
     with get_default_graph().name_scope(name or "truncated_normal") as scope:
         return _affine(truncated_normal_op, shape, as_dtype(dtype), seed, stddev, mean, scope)

@@ -72,6 +72,10 @@ as_string: OpDef[Tensor] = define_op(
 
     ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
     (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
+
+    Example:
+        >>> tf.as_string([1.5, 2.0], precision=1).eval()
+        array([b'1.5', b'2.0'], dtype=object)
     """,
 )
 

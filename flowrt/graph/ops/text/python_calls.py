@@ -70,6 +70,14 @@ def group(*inputs: Fetch, name: str | None = None) -> Operation:
 
     Inputs on several devices are first gathered on each, so that one control edge crosses between two
     devices. Raises `DTypeError` for something else.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> both = tf.group(v.assign_add(1.0), v.assign_add(1.0))
+        >>> session.run(v.initializer)
+        >>> session.run(both)
+        >>> v.eval()
+        np.float32(3.0)
     """
     graph = get_default_graph()
     with graph.name_scope(name or "group_deps") as scope:
@@ -237,6 +245,10 @@ def py_func(
     an equal one, folded or pruned. It has no gradient. At run time, raises `DTypeError` or
     `InvalidArgumentError` if ``func`` returns something else, and the translated error of an exception in
     ``func``, with that as its cause.
+
+    Example:
+        >>> tf.py_func(lambda x: x.sum(), [tf.constant([1.0, 2.0])], tf.float32).eval()
+        np.float32(3.0)
     """
     single = not isinstance(Tout, (list, tuple))
     wanted = [as_dtype(dtype) for dtype in ([Tout] if single else Tout)]

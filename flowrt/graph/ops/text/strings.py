@@ -214,7 +214,12 @@ string_join_op = define_op(
 
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
-    """The strings of ``inputs`` joined element by element with ``separator``; scalars are repeated."""
+    """The strings of ``inputs`` joined element by element with ``separator``; scalars are repeated.
+
+    Example:
+        >>> tf.string_join(['a', 'b'], separator='-').eval()
+        b'a-b'
+    """
     return string_join_op(list(inputs), separator=separator, name=name)
 
 

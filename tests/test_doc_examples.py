@@ -1,0 +1,58 @@
+"""The sections "Example:" of the docstrings of public names print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import flowrt as tf
+from flowrt.graph.op_def import OpDef
+from flowrt.tf1.missing_names import PUBLIC_NAMESPACES, public_names
+
+PARSER = doctest.DocTestParser()
+
+
+def examples() -> Iterator[doctest.DocTest]:
+    """One test for each docstring with such a section, under the first public name."""
+    seen = set[str]()
+    for space in ("", *PUBLIC_NAMESPACES):
+        module: Any = functools.reduce(getattr, filter(None, space.split(".")), tf)
+        for name in public_names(space):
+            doc = doc_of(getattr(module, name))
+            if "\nExample:\n" in doc and doc not in seen:
+                seen.add(doc)
+                yield PARSER.get_doctest(doc, {"tf": tf, "np": np}, f"tf.{space}.{name}", None, 0)
+
+
+def doc_of(value: Any) -> str:
+    return inspect.cleandoc(value.doc) if isinstance(value, OpDef) else inspect.getdoc(value) or ""
+
+
+def failures(test: doctest.DocTest) -> str:
+    """The report of what fails, if anything; each test has a graph and a session of its own."""
+    report: list[str] = []
+    with tf.Graph():
+        session = tf.InteractiveSession()
+        test.globs["session"] = session
+        try:
+            doctest.DocTestRunner(verbose=False).run(test, out=report.append)
+        finally:
+            session.close()
+    return "".join(report)
+
+
+def test_examples_print_what_they_say() -> None:
+    tests = list(examples())
+    assert len(tests) > 150
+    wrong = "".join(map(failures, tests))
+    assert not wrong, wrong
+
+
+def test_a_wrong_example_is_found() -> None:
+    wrong = PARSER.get_doctest(">>> tf.add(1, 2).eval()\nnp.int32(4)", {"tf": tf, "np": np}, "wrong", None, 0)
+    assert "Expected:\n    np.int32(4)\nGot:\n    np.int32(3)" in failures(wrong)
