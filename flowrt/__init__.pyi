@@ -25,6 +25,7 @@ from flowrt import graph_util as graph_util
 from flowrt import image as image
 from flowrt import initializers as initializers
 from flowrt import io as io
+from flowrt import keras as keras
 from flowrt import layers as layers
 from flowrt import linalg as linalg
 from flowrt import logging as logging

@@ -184,8 +184,8 @@ PUBLIC_NAMESPACES = [
 """The modules that a hint may name, most likely first, after the top level."""
 
 _OTHER_MODULES = {
-    "app.flags", "compat", "contrib.framework.nest", "core", "dtypes", "errors", "examples", "python",
-    "train.queue_runner", "viz",
+    "app.flags", "compat", "contrib.framework.nest", "core", "dtypes", "errors", "examples", "keras",
+    "python", "train.queue_runner", "viz",
 }  # fmt: skip
 """Modules that scripts find in a namespace, but that no hint names."""
 

@@ -54,6 +54,9 @@ array = tf.TensorArray(tf.float32, size=3).unstack(tf.zeros([3, 2])).stack()
 cell = tf.nn.rnn_cell.MultiRNNCell([tf.nn.rnn_cell.LSTMCell(8) for _ in range(2)])
 outputs, state = tf.nn.dynamic_rnn(cell, tf.zeros([2, 5, 3]), dtype=tf.float32)
 
+small = tf.keras.Sequential([tf.keras.layers.Dense(4, activation="relu", input_shape=(3,))])
+small.compile("sgd", "mse")
+
 # training
 global_step = tf.train.get_or_create_global_step()
 rate = tf.train.exponential_decay(0.1, global_step, decay_steps=100, decay_rate=0.9, staircase=True)

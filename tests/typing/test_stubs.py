@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from flowrt.tf1.missing_names import public_names
 from tests.typing.stubs import ROOT, stubs
 
 HERE = Path(__file__).parent
@@ -36,6 +37,7 @@ def test_dir_shows_public_names_only() -> None:
     assert {"Session", "train", "nn", "__version__"} < set(names)
     assert not {"rendezvous", "executor", "graph"} & set(names)
     assert [name for name in names if name.startswith("_")] == ["__version__"]
+    assert {*names} - {"__version__"} == {*public_names("")}  # what the stub has
 
 
 @pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed: pip install basedpyright")
