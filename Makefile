@@ -81,7 +81,7 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 docs-site: $(READY)  ## build the documentation site (runs/site): pages, tutorials, API reference; links are checked
 	@$(PY) $(PIP) install --editable '.[docs]'
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . runs/site
-	@echo runs/site/docs/site/index.html
+	@echo runs/site/index.html
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

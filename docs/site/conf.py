@@ -29,6 +29,7 @@ source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
 html_theme = "furo"
 html_title = "flowrt"
 html_show_sphinx = False
+html_extra_path = ["extra"]  # an index.html at the top
 html_theme_options = {"sidebar_hide_name": False}
 
 default_role = "py:obj"  # `name` in a docstring is a link if the reference has the name

@@ -115,9 +115,11 @@ def conv2d(
     name: builtins.str | None = None,
     filters: NumericLike | None = None,
 ) -> Tensor:
-    """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
+    """The cross-correlation of images ``[n, h, w, c]`` (or NCHW) with filters ``[kh, kw, c / groups, f]``.
 
-    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension.
+    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension. With ``padding``
+    "SAME" the result has ``ceil(h / stride)`` rows, with "VALID" those of whole windows. Raises
+    `InvalidArgumentError` for shapes that do not fit and for missing strides or padding.
 
     Example:
         >>> image = tf.ones([1, 3, 3, 1])
