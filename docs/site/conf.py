@@ -32,6 +32,7 @@ html_show_sphinx = False
 html_extra_path = ["extra"]  # an index.html at the top
 html_theme_options = {"sidebar_hide_name": False}
 
+toc_object_entries_show_parents = "hide"
 default_role = "py:obj"  # `name` in a docstring is a link if the reference has the name
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"

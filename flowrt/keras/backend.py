@@ -32,6 +32,7 @@ from flowrt.graph.ops.nn.bias import dropout as nn_dropout
 from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import DataFormat, PaddingName
 from flowrt.image.resizing import resize_bilinear, resize_nearest_neighbor
 from flowrt.keras import losses
 from flowrt.keras.activations import elu, hard_sigmoid, relu, sigmoid, softmax, softplus, softsign, tanh
@@ -561,7 +562,7 @@ def in_top_k(predictions: Any, targets: Any, k: int) -> Tensor:
     return nn.in_top_k(predictions, targets, k)
 
 
-_MODES = {"valid": "VALID", "same": "SAME"}
+_MODES: dict[str, PaddingName] = {"valid": "VALID", "same": "SAME"}
 
 
 def conv2d(
@@ -569,7 +570,7 @@ def conv2d(
     dilation_rate: Any = (1, 1),
 ) -> Tensor:  # fmt: skip
     first = (data_format or image_data_format()) == "channels_first"
-    layout = "NCHW" if first else "NHWC"
+    layout: DataFormat = "NCHW" if first else "NHWC"
     return conv_functions.conv2d(
         x, kernel, list(strides), _MODES[padding], data_format=layout, dilations=list(dilation_rate)
     )

@@ -43,7 +43,7 @@ class _Conv(Windowed, KernelLayer):
         self.kernel_size = sizes(kernel_size, self.spatial, "kernel_size")
         self.strides = sizes(strides, self.spatial, "strides")
         self.dilation_rate = sizes(dilation_rate, self.spatial, "dilation_rate")
-        self.padding = padding_mode(padding, causal=self.spatial == 1)
+        self.padding: Any = padding_mode(padding, causal=self.spatial == 1)
         self.data_format = layout(data_format, self.spatial)
 
     @property

@@ -82,7 +82,8 @@ def make_objective(
             loss = _loss_of(function, found.targets[-1], output, found.sample_weights[-1])
             losses_of.append(loss)
             parts.append(loss if weight in (None, 1, 1.0) else multiply(loss, float(weight)))
-    parts += [cast(convert_to_tensor(loss), parts[0].dtype if parts else None) for loss in more_losses]
+    more = [convert_to_tensor(loss) for loss in more_losses]
+    parts += [cast(loss, (parts or more)[0].dtype) for loss in more]
     if not parts:
         raise misuse("compile: expected a loss for an output, or losses of layers; got none")
     with get_default_graph().name_scope("loss"):

@@ -101,7 +101,8 @@ class DepthwiseConv2D(KernelLayer, Layer):
             kernel_constraint=depthwise_constraint, bias_constraint=bias_constraint, **options,
         )  # fmt: skip
         self.kernel_size, self.strides = sizes(kernel_size, 2, "kernel_size"), sizes(strides, 2, "strides")
-        self.padding, self.depth_multiplier = padding_mode(padding), depth_multiplier
+        self.padding: Any = padding_mode(padding)
+        self.depth_multiplier = depth_multiplier
         self.data_format = layout(data_format or image_data_format(), 2)
 
     def build(self, input_shape: TensorShape) -> None:

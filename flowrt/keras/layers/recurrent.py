@@ -72,6 +72,7 @@ class RNN(Layer):
             self._states = [self._state_variable(dims[0], n) for n in self._sizes]
 
     def _state_variable(self, rows: int, size: int) -> Variable:
+        assert self.dtype is not None  # since it was built
         with get_default_graph().root.name_scope(None):
             name = f"{self._scope_name}state"
             return tracked(Variable(zeros([rows, size], self.dtype), trainable=False, name=name))

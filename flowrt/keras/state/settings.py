@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flowrt.dtypes import DTypeName
 from flowrt.graph.source import misuse
 
-_SETTINGS = {"floatx": "float32", "image_data_format": "channels_last"}
+_SETTINGS: dict[str, Any] = {"floatx": "float32", "image_data_format": "channels_last"}
 _FUZZ = {"epsilon": 1e-7}
 
 
@@ -17,7 +20,7 @@ def set_epsilon(value: float) -> None:
     _FUZZ["epsilon"] = float(value)
 
 
-def floatx() -> str:
+def floatx() -> DTypeName:
     """The dtype of weights and inputs, unless a layer has its own."""
     return _SETTINGS["floatx"]
 
