@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -212,6 +213,34 @@ def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) 
         text, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "expected the script of an elastic job to train in train.run_elastic()" in text
+
+
+@pytest.mark.slow
+def test_a_host_that_stands_still_and_goes_on_loses_nobody(
+    until: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a container that is paused, or a virtual machine that moves."""
+    monkeypatch.setenv("FLOWRT_HEARTBEAT", "0.2")
+    monkeypatch.setenv("FLOWRT_LOST_AFTER", "1")
+    with running("--standalone", "--nproc", "1:2", SCRIPT, STEPS) as process:
+        text = read_until(process, "epoch 1: 2 workers")
+        for _ in range(2):
+            text += read_until(process, '", 1, ')  # both train
+        everybody = [process.pid, *descendants(process.pid)]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in everybody:
+                os.kill(pid, number)
+            time.sleep(2.0)
+        until.touch()
+        text += process.communicate(timeout=100)[0]
+    assert process.returncode == 0, text
+    check_counts(text, 2)
+    assert "silent" not in text
+
+
+def descendants(pid: int) -> list[int]:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [each for child in map(int, children) for each in (child, *descendants(child))]
 
 
 def free_range(count: int) -> int:

@@ -229,7 +229,11 @@ class CoordinatorClient(Closing):
             self._connection.send(encode_message(message))
 
     def _beat(self) -> None:
+        now = time.monotonic()
         while not self._closed.wait(self._beats.heartbeat_s):
+            before, now = now, time.monotonic()
+            if now - before > 2 * self._beats.heartbeat_s:  # this process was stopped
+                self._heard = now
             self._send(Beat())
-            if time.monotonic() - self._heard > self._beats.lost_s:
+            if now - self._heard > self._beats.lost_s:
                 self._lose(f"it was silent for {self._beats.lost_s:g} s")

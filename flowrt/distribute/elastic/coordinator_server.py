@@ -185,22 +185,25 @@ class CoordinatorServer(Closing):
     # --- time
 
     def _tick(self) -> None:
-        next_beat = time.monotonic()
+        now = next_beat = time.monotonic()
         while not self._closed.wait(TICK_S):
-            now = time.monotonic()
+            before, now = now, time.monotonic()
             is_beat = now >= next_beat
             next_beat = now + self._beats.heartbeat_s if is_beat else next_beat
             with self._lock:
+                if now - before > self._beats.heartbeat_s:  # this process was stopped: nobody was silent
+                    for found in self._connected.values():
+                        found.heard = now
                 silent = [n for n, found in self._connected.items() if now - found.heard > self._beats.lost_s]
                 for number in [*self._connected] if is_beat else ():
                     self._send(number, Beat())
                 self._decide(c.Ticked(now))
             for number in silent:
                 with self._lock:
-                    found = self._connected.get(number)
-                if found is not None:
+                    gone = self._connected.get(number)
+                if gone is not None:
                     self.lose(number, f"it was silent for {self._beats.lost_s:g} s")
-                    found.connection.abort()
+                    gone.connection.abort()
 
 
 @final
