@@ -232,8 +232,8 @@ class CoordinatorClient(Closing):
         now = time.monotonic()
         while not self._closed.wait(self._beats.heartbeat_s):
             before, now = now, time.monotonic()
-            if now - before > 2 * self._beats.heartbeat_s:  # this process was stopped
-                self._heard = now
+            if now - before > self._beats.heartbeat_s + self._beats.lost_s / 2:  # this process was stopped
+                self._heard = min(now, self._heard + now - before)
             self._send(Beat())
             if now - self._heard > self._beats.lost_s:
                 self._lose(f"it was silent for {self._beats.lost_s:g} s")

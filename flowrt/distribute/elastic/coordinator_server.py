@@ -191,9 +191,9 @@ class CoordinatorServer(Closing):
             is_beat = now >= next_beat
             next_beat = now + self._beats.heartbeat_s if is_beat else next_beat
             with self._lock:
-                if now - before > self._beats.heartbeat_s:  # this process was stopped: nobody was silent
+                if now - before > self._beats.lost_s / 2:  # this process was stopped: nobody was silent
                     for found in self._connected.values():
-                        found.heard = now
+                        found.heard = min(now, found.heard + now - before)
                 silent = [n for n, found in self._connected.items() if now - found.heard > self._beats.lost_s]
                 for number in [*self._connected] if is_beat else ():
                     self._send(number, Beat())
