@@ -1,7 +1,7 @@
 """How long plans of large models take: ``python -m benchmarks.planned``. No such devices are needed.
 
     search    a GPT of 48 blocks on 64 devices: the best of twenty choices, of which those are lowered and
-              played that can be the best, as far as the time of a search goes
+              played that can be the best
     large     a GPT of 96 blocks on 10,000 devices: one pipeline of 16 stages with 512 micro-batches
 
 Takes these names, or does both. Prints the seconds of the clock and of the processor, and the largest memory

@@ -8,7 +8,7 @@
     compiled_costs times of operations in a program for one device
     model          facts by which strategies are compared before any is lowered
     stage_search   meshes, micro-batches, schedules, sharding and recomputation
-    least_seconds  what a choice takes at least, without any transfer
+    least_seconds  what a choice takes at least, with the transfers that nothing hides
     task           a recorded step, a cluster and costs: what the command answers from
     shared_layers  the layouts with which devices of a host share layers
     machine        a described cluster as the search sees it

@@ -125,7 +125,7 @@ def played_text(planned: Planned) -> str:
         return "the choice that was given, without a search"
     text = f"{len(planned.candidates)} of {planned.fitting} choices that fit, the best by estimates"
     if planned.slower:
-        text += f"; not {len(planned.slower)} more, slower even without any transfer"
+        text += f"; not {len(planned.slower)} more, slower for certain"
     return text
 
 
@@ -158,7 +158,7 @@ def others(planned: Planned, machine: Machine) -> list[Other]:
 
 def _other(other: Candidate | Slower, best: Candidate) -> Other:
     if isinstance(other, Slower):
-        return Other(describe(other.choice), f"{seconds_text(other.seconds)} at least, without any transfer")
+        return Other(describe(other.choice), f"{seconds_text(other.seconds)} at least")
     return Other(describe(other.choice), _more(other, best), parts_of(other))
 
 
