@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from flowrt.executor.buffers.buffer_assignment import Storage
 from flowrt.graph.resources.groups import ranks_here
 from flowrt.plan.choice import Choice
+from flowrt.plan.step import lone_member
 from flowrt.plan.step.applied import applied
 from flowrt.plan.step.costs import Demand, Timed, is_free, signature
 from flowrt.plan.step.device_parts import GROUP, DevicePart, device_parts, parts_of
-from flowrt.plan.step.measure import Table, load_table, measure, save_table, table_path
+from flowrt.plan.step.measure import LEAST_S, Table, load_table, measure, save_table, table_path
 from flowrt.plan.step.recorded import record
 from tests.plan.cases import request_of, requested, wide
 
@@ -72,6 +74,22 @@ def test_programs_that_read_a_dataset_are_measured(tmp_path: Path) -> None:
     )
     table = measure(parts_of(applied(record(str(script)), Choice(dp=2))), limit_s=0.1)
     assert any(key.startswith("MatMul(") for key in table.rows)
+
+
+def test_what_others_would_give_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only goes on while results of others are made up."""
+    now, value_of = 0.0, lone_member._value_of
+
+    def slowly(dtype: object) -> float:
+        nonlocal now
+        now += 1.0
+        return value_of(dtype)
+
+    monkeypatch.setattr(time, "thread_time", lambda: now)
+    monkeypatch.setattr(lone_member, "_value_of", slowly)
+    table = measure(device_parts(requested("stage 3")), limit_s=0.1)
+    assert now > 0
+    assert {row.seconds for row in table.rows.values()} == {LEAST_S}
 
 
 def test_a_measured_program_leaves_its_group() -> None:

@@ -1,12 +1,14 @@
 """`LoneMember`: a rank of a group in which nobody else is, so that its program runs without the others.
 
 What others would give is there at once: memory of the right size, filled with numbers. What is given to them
-is taken from the program as a real member takes it.
+is taken from the program as a real member takes it. Results of collectives are written by the program's own
+thread: a real member has another one for that, so these seconds are not the program's.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -32,6 +34,8 @@ class LoneMember:
             node.attrs["edge"]: _given(node.attrs["dtype"], node.attrs["shape"]) for node in receives
         }
         self._results: dict[str, list[Any]] = {}
+        self.filling_s = 0.0
+        """The seconds of the thread in which results were written so far."""
 
     def send(self, peer: int, edge: str, array: Any) -> None:
         np.array(array, order="C")
@@ -44,12 +48,14 @@ class LoneMember:
     receive_tagged = receive
 
     def start(self, edge: str, kind: str, arrays: Sequence[Any], attrs: Mapping[str, Any]) -> None:
+        begun = time.thread_time()
         if attrs["outs"] is not None:
             for out in attrs["outs"]:
-                out[...] = _given(attrs["dtype"], out.shape).reshape(out.shape)
+                out[...] = _value_of(attrs["dtype"])
             self._results[edge] = []
         elif edge not in self._results:
             self._results[edge] = [_given(attrs["dtype"], shape).reshape(shape) for shape in attrs["shapes"]]
+        self.filling_s += time.thread_time() - begun
 
     def wait(self, edge: str) -> Sequence[Any]:
         return self._results[edge]
@@ -70,14 +76,17 @@ class LoneMember:
 
 
 def _given(dtype: Any, shape: tuple[int, ...]) -> Any:
-    dtype = as_dtype(dtype).np
-    return np.full(math.prod(shape), GIVEN if dtype.kind == "f" else 0, dtype)
+    return np.full(math.prod(shape), _value_of(dtype), as_dtype(dtype).np)
+
+
+def _value_of(dtype: Any) -> float:
+    return GIVEN if as_dtype(dtype).np.kind == "f" else 0
 
 
 @contextmanager
-def alone(part: DevicePart) -> Iterator[None]:
-    """The device of ``part`` is the only one that has joined the group of its step."""
-    add_member(GROUP, part.rank, LoneMember(part))
+def joined_alone(part: DevicePart, member: LoneMember) -> Iterator[None]:
+    """The device of ``part`` is the only one that has joined the group of its step, as ``member``."""
+    add_member(GROUP, part.rank, member)
     try:
         yield
     finally:

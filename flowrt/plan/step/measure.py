@@ -50,7 +50,7 @@ from flowrt.plan.step.copies import beside
 from flowrt.plan.step.costs import Costs, Demand, Fitted, Timed, demand, fit_rates, is_free, signature
 from flowrt.plan.step.device_parts import DevicePart
 from flowrt.plan.step.emitted import THERE, TRAVELS
-from flowrt.plan.step.lone_member import alone
+from flowrt.plan.step.lone_member import LoneMember, joined_alone
 from flowrt.rendezvous import InlineRendezvous
 from flowrt.version import VERSION
 
@@ -183,23 +183,25 @@ class _Program:
             self.run(timeout_s=WAIT_S)
 
     def run(self, timeout_s: float | None = None) -> float:
-        """One step: the seconds of its thread."""
+        """One step: the seconds of its thread, but for those in which it does what others would."""
+        member = LoneMember(self._part)
         start = time.thread_time()
-        self._run([each.run() for each in self._programs], timeout_s)
-        return time.thread_time() - start
+        self._run([each.run() for each in self._programs], member, timeout_s)
+        return time.thread_time() - start - member.filling_s
 
     def watch(self) -> dict[str, float]:
         """One step: the seconds of each of its nodes, by name."""
         recorder = StepRecorder(is_thorough=False)
-        self._run([each.run_traced(time.thread_time_ns, recorder) for each in self._programs])
+        traced = [each.run_traced(time.thread_time_ns, recorder) for each in self._programs]
+        self._run(traced, LoneMember(self._part))
         seconds: dict[str, float] = {}
         for node, start, end, *_ in recorder.slices:
             seconds[node.name] = seconds.get(node.name, 0.0) + (end - start) * 1e-9
         return seconds
 
-    def _run(self, running: Sequence[Running], timeout_s: float | None = None) -> None:
+    def _run(self, running: Sequence[Running], member: LoneMember, timeout_s: float | None = None) -> None:
         first, control = self._programs[0], StepControl(timeout_s)
-        with alone(self._part), np.errstate(all="ignore"), step_scope(control):
+        with joined_alone(self._part, member), np.errstate(all="ignore"), step_scope(control):
             for feed, value in zip(first.feeds, self._fed, strict=True):
                 feed.put(value)
             run_inline(running, control)
