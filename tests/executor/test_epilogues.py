@@ -86,7 +86,7 @@ def nets(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[Any], list[str]]:
         *[0.5 + abs(floats(outer, seed=seed + i)) for i in range(3, 7)],
     ]
     attrs = {"strides": join_layout(1, [stride] * spatial, 1, layout), "padding": padding}
-    kinds = ["relu", "add", "added", "bias", "norm", "vector"]
+    kinds = ["relu", "add", "added", "bias", "norm", "vector", "hard_swish", "linear"]
     steps = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
     return kind, {**attrs, "data_format": layout}, arrays, steps
 
@@ -100,6 +100,10 @@ def net(kind: str, attrs: dict[str, Any], arrays: list[Any], steps: list[str]) -
     for step in steps:
         if step == "relu":
             y = tf.nn.relu(y)
+        elif step == "hard_swish":
+            y = tf.minimum(tf.maximum(y + 3.0, 0.0), 6.0) * y / 6.0
+        elif step == "linear":
+            y = (y - 0.5) * 0.75
         elif step == "add":
             y = y + residual
         elif step == "added":
@@ -144,6 +148,49 @@ def test_random_epilogues(case: Any, is_static: bool, is_fed: bool) -> None:
     exact, _ = found(tf.float64, all_gradients)
     for mine, theirs in zip(found(tf.float32, all_gradients)[0], exact, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-3, atol=1e-3 * (1 + abs(theirs).max()))
+
+
+def hard_swish(x: Any) -> Any:
+    return x * tf.minimum(tf.maximum(x + 3.0, 0.0), 6.0) / 6.0
+
+
+@pytest.mark.parametrize(
+    ("function", "steps"),
+    [
+        pytest.param(hard_swish, ["Mul", "RealDiv"], id="hard swish"),
+        pytest.param(
+            lambda x: tf.maximum(tf.minimum(0.2 * x + 0.5, 1.0), 0.0) * x, ["Mul"], id="other order"
+        ),
+        pytest.param(lambda x: 2.0 * hard_swish(x) - 1.0, ["Mul", "RealDiv", "Mul", "Sub"], id="and a line"),
+        pytest.param(lambda x: x * tf.minimum(tf.maximum(x, -1.0), 6.0), None, id="not from zero"),
+        pytest.param(lambda x: x * tf.minimum(tf.maximum(x + 3.0, 0.0), x), None, id="no number"),
+        pytest.param(lambda x: x + tf.minimum(tf.maximum(x + 3.0, 0.0), 6.0), None, id="no product"),
+        pytest.param(lambda x: x * tf.tanh(tf.sin(x)), None, id="no bounds"),
+        pytest.param(lambda x: 1.0 / x, None, id="a quotient the other way round"),
+    ],
+)
+def test_functions_of_the_result_alone(function: Any, steps: list[str] | None) -> None:
+    """They are what their operations are, of numbers that are none and infinite ones too."""
+    value = floats(2, 6, 6, 4)
+    value[0, 0, 0], value[1, 5, 5] = [np.nan, 1, 1, 1], [np.inf, 1, 1, -np.inf]
+    x, kernel = images(), floats(1, 1, 4, 4)
+    found, epilogues = run(function(tf.nn.conv2d(x, kernel, 1, "SAME")), {x: value})
+    assert epilogues == ([] if steps is None else [steps])
+    with tf.Graph().as_default():
+        with np.errstate(invalid="ignore"):
+            product = value.astype(np.float64) @ kernel[0, 0]
+        exact = tf.constant(product.astype(np.float32))
+        expected, _ = run(function(exact))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_function_that_is_read_inside_stays_as_it_is() -> None:
+    x = images()
+    y = convolved(x)
+    gate = tf.minimum(tf.maximum(y + 3.0, 0.0), 6.0)
+    (found, inside), epilogues = run([y * gate, gate], {x: floats(2, 6, 6, 4)})
+    assert found.shape == inside.shape
+    assert epilogues == []
 
 
 def test_a_residual_block_is_two_operations() -> None:

@@ -74,6 +74,7 @@ from flowrt.graph.ops.nn.pooling import (
 )
 from flowrt.graph.ops.nn.windows import Axis as WindowAxis
 from flowrt.graph.ops.nn.windows import channels_first
+from flowrt.graph.passes.fusion import result_functions
 from flowrt.graph.passes.fusion.accumulated_products import matmul_add_op
 from flowrt.graph.passes.fusion.epilogues import Epilogue, fused_conv_op
 from flowrt.graph.shapes import Shape, is_static
@@ -271,12 +272,15 @@ def _post_ops(epilogue: Epilogue, others: Sequence[Array], images: Array) -> _Th
         if other.shape != images.shape:
             other = _by_channels(other, images)
         _check(other)
-        post_ops.append(Combination(kind, _image_layout(other)._replace(is_free=False)))
+        post_ops.append(Combination(kind, _image_layout(other)))
         operands.append(other)
 
     is_last = not channels_first(epilogue.conv.attrs["data_format"])
-    for (node, _), values in epilogue.split(others):
-        if node.op is relu:
+    for step, values in epilogue.split(others):
+        node = step.node
+        if step.function is not None:
+            _follow(post_ops, step.function)
+        elif node.op is relu:
             post_ops += RELU
         elif node.op is batch_norm_op:
             scale, offset, mean, variance = values
@@ -287,6 +291,20 @@ def _post_ops(epilogue: Epilogue, others: Sequence[Array], images: Array) -> _Th
             (other,) = values
             combine(SUM, _images(other, is_last) if other.ndim == images.ndim else other)
     return _Then(tuple(post_ops), tuple(operands))
+
+
+def _follow(post_ops: list[PostOp], function: result_functions.ResultFunction) -> None:
+    """Add ``function`` to ``post_ops``, or let it be part of the last, of two of which one does."""
+    match function:
+        case result_functions.Linear():
+            before = post_ops[-1] if post_ops else None
+            if isinstance(before, Activation) and before.kind == LINEAR:
+                function = result_functions.Linear(before.alpha, before.beta).then(function)
+                post_ops.pop()
+            post_ops.append(Activation(LINEAR, *function))
+        case result_functions.HardSwish(alpha, beta, high):
+            post_ops.append(Activation(HARD_SWISH, alpha / high, beta / high))
+            _follow(post_ops, result_functions.Linear(high))
 
 
 def _by_channels(vector: Array, images: Array) -> Array:

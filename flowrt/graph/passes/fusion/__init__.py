@@ -6,6 +6,7 @@ fuse           finds groups by scheduling, which keeps the graph acyclic
 accumulated_products  sums of matrix products, to which the library adds each product
 channels_last  convolutions with their channels last, and what is between them
 fold_factors   factors by channel that follow a convolution, in its filter
+result_functions  functions of one number that follow convolutions
 epilogues      convolutions with the elementwise operations that follow
 loop_compiler  what the compiler of loops can do, and which loops are small
 loop_factors   transposed factors of products, laid out row-major in front of a loop

@@ -4,20 +4,23 @@
 
 A library applies the epilogue to results that are in registers; otherwise each step is a pass over memory.
 Steps are a bias, batch normalization by given statistics, the addition of an array of the same shape or of
-a vector of channels, and relu. Nothing else reads what is between them.
+a vector of channels, relu, and the functions in `result_functions`. Nothing else reads what is between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from flowrt import dtypes
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, OpDef, define_op
 from flowrt.graph.ops.base.kernel_output import delivered
-from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2
+from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2, multiply
 from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.nn.batch_norm import batch_norm_op
 from flowrt.graph.ops.nn.bias import bias_add_op
@@ -25,16 +28,40 @@ from flowrt.graph.ops.nn.conv import conv2d_op, conv3d_op
 from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
+from flowrt.graph.passes.fusion.result_functions import ResultFunction, gated, linear
+from flowrt.graph.passes.prepare.prune import prune
 
 CONVOLUTIONS = frozenset({conv2d_op, conv3d_op, depthwise_conv2d_op})
 SUMS = frozenset({add_v1, add_v2})
 
 
 class Step(NamedTuple):
-    """One operation of an epilogue: ``node``, with the result so far as input number ``at``."""
+    """One operation of an epilogue: ``node``, with the result so far as input number ``at``; or a
+    ``function`` of the result alone, which is of ``node`` together with the nodes ``between``.
+    """
 
     node: Node
     at: int
+    function: ResultFunction | None = None
+    between: tuple[Node, ...] = ()
+
+    @property
+    def members(self) -> tuple[Node, ...]:
+        return *self.between, self.node
+
+    def others(self) -> tuple[Ref, ...]:
+        """The inputs beside the result so far."""
+        if self.function is not None:
+            return ()
+        return *self.node.inputs[: self.at], *self.node.inputs[self.at + 1 :]
+
+    def apply(self, xp: Any, result: Any, others: Sequence[Any]) -> Any:
+        """The step by its own kernel."""
+        if self.function is not None:
+            with np.errstate(all="ignore"):
+                return self.function(result)
+        inputs = [*others[: self.at], result, *others[self.at :]]
+        return evaluate_node(self.node, inputs, None, xp)[0]
 
 
 class Epilogue(NamedTuple):
@@ -43,27 +70,29 @@ class Epilogue(NamedTuple):
     conv: Node
     steps: tuple[Step, ...]
 
+    @property
+    def members(self) -> list[Node]:
+        return [self.conv, *[member for step in self.steps for member in step.members]]
+
     def __str__(self) -> str:
-        members = self.conv, *[step.node for step in self.steps]
-        return ", ".join(f"{member.op.name} {member.name}" for member in members)
+        return ", ".join(f"{member.op.name} {member.name}" for member in self.members)
 
     def operands(self) -> tuple[Ref, ...]:
         """All inputs: those of the convolution, and the others of each step."""
-        others = [ref for node, at in self.steps for i, ref in enumerate(node.inputs) if i != at]
-        return (*self.conv.inputs, *others)
+        return (*self.conv.inputs, *[ref for step in self.steps for ref in step.others()])
 
     def split(self, others: Sequence[Any]) -> Iterator[tuple[Step, Sequence[Any]]]:
         """Each step with its own of the ``others``."""
         begin = 0
         for step in self.steps:
-            end = begin + len(step.node.inputs) - 1
+            end = begin + len(step.others())
             yield step, others[begin:end]
             begin = end
 
     def apply(self, xp: Any, result: Any, others: Sequence[Any]) -> Any:
         """The steps by their own kernels, to the convolution's ``result``."""
-        for (node, at), values in self.split(others):
-            result = evaluate_node(node, [*values[:at], result, *values[at:]], None, xp)[0]
+        for step, values in self.split(others):
+            result = step.apply(xp, result, values)
         return result
 
 
@@ -94,10 +123,10 @@ def fuse_epilogues(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
     found = _Finder(subgraph).run()
     if not found:
         return subgraph
-    inner = {n.name for e in found.values() for n in (e.conv, *[step.node for step in e.steps[:-1]])}
+    inner = {member.name for epilogue in found.values() for member in epilogue.members[:-1]}
     kept = [node for node in subgraph if node.name not in inner]
-    return subgraph.with_nodes(
-        [_fused(node, found[node.name]) if node.name in found else node for node in kept]
+    return prune(
+        subgraph.with_nodes([_fused(node, found[node.name]) if node.name in found else node for node in kept])
     )
 
 
@@ -124,21 +153,44 @@ class _Finder:
         return Epilogue(conv, tuple(steps))
 
     def _next(self, conv: Node, last: Node) -> Step | None:
-        """The step after ``last``, if it is the only reader."""
-        if last.name in self._read or len(self._consumers[last.name]) != 1:
+        """The step after ``last``, which nothing else reads."""
+        if last.name in self._read:
             return None
-        node = self._subgraph.nodes[self._consumers[last.name][0]]
-        places = [i for i, (name, _) in enumerate(node.inputs) if name == last.name]
-        if len(places) != 1 or last.name in node.controls or node.inputs[places[0]][1] != 0:
-            return None
-        step = Step(node, places[0])
-        return step if self._is_step(conv, step) else None
+        readers = [self._subgraph.nodes[name] for name in self._consumers[last.name]]
+        step = self._gated(last, readers) if len(readers) == 2 else None
+        if len(readers) == 1 and (at := _place(last, readers[0])) is not None:
+            step = Step(readers[0], at, linear(self._subgraph, readers[0], at))
+        return step if step is not None and self._is_step(conv, step) else None
+
+    def _gated(self, last: Node, readers: Sequence[Node]) -> Step | None:
+        """The product of ``last`` and of a function of it; None if the ``readers`` are for anything else."""
+        for product, first in permutations(readers):
+            chain = self._chain(last, first, product)
+            function, at = gated(self._subgraph, chain), _place(last, product)
+            if product.op is multiply and at is not None and function is not None:
+                return Step(product, at, function, tuple([node for node, _ in chain]))
+        return None
+
+    def _chain(self, last: Node, node: Node, end: Node) -> list[tuple[Node, int]]:
+        """The nodes from ``node``, which reads ``last``, to the one before ``end``, each with the position of
+        the one before it among its inputs; none if other nodes read one of them.
+        """
+        chain = []
+        while node is not end:
+            at, following = _place(last, node), self._consumers[node.name]
+            if at is None or node.name in self._read or len(following) != 1:
+                return []
+            chain.append((node, at))
+            last, node = node, self._subgraph.nodes[following[0]]
+        return chain
 
     def _is_step(self, conv: Node, step: Step) -> bool:
-        node, at = step
+        node, at = step.node, step.at
         shape = conv.outputs[0].shape
-        if shape is None or node.outputs[0] != TensorSpec(dtypes.float32, shape):
+        if shape is None or any(m.outputs[0] != TensorSpec(dtypes.float32, shape) for m in step.members):
             return False
+        if step.function is not None:
+            return True
         first = channels_first(conv.attrs["data_format"])
         if node.op is relu:
             return True
@@ -160,9 +212,18 @@ class _Finder:
         return all(index == 0 for name, index in refs if name == node.name)
 
 
+def _place(before: Node, node: Node) -> int | None:
+    """The position of the first output of ``before`` among the inputs of ``node``, if it is there once and
+    ``node`` waits for nothing else of it.
+    """
+    places = [i for i, (name, _) in enumerate(node.inputs) if name == before.name]
+    is_plain = len(places) == 1 and before.name not in node.controls and node.inputs[places[0]][1] == 0
+    return places[0] if is_plain else None
+
+
 def _fused(last: Node, epilogue: Epilogue) -> Node:
     """``epilogue`` as one node, in the place of its ``last``."""
-    members = [epilogue.conv, *[step.node for step in epilogue.steps]]
+    members = epilogue.members
     names = {member.name for member in members}
     controls = dict.fromkeys(name for member in members for name in member.controls if name not in names)
     inputs = epilogue.operands()

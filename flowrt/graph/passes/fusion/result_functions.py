@@ -1,0 +1,97 @@
+"""Functions of one number that follow convolutions, as a library has them, and the operations they are of.
+
+    Linear       alpha x + beta: sums, differences, products and quotients with constant numbers
+    HardSwish    x min(max(alpha x + beta, 0), high): Mul(x, Minimum(Maximum(x + 3, 0), 6)) and the like
+                 (Howard et al., 2019)
+
+Not x / (1 + exp(-x)), "swish": the library takes 0.5 ns for an element, and a compiled loop 0.4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from flowrt.graph.construction.constant import const
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2, maximum, minimum, multiply, subtract
+from flowrt.graph.ops.elementwise.division import realdiv
+
+_Array: TypeAlias = "np.ndarray[Any, Any]"
+
+
+class Linear(NamedTuple):
+    """alpha x + beta"""
+
+    alpha: float = 1.0
+    beta: float = 0.0
+
+    def __call__(self, x: _Array) -> _Array:
+        return x * x.dtype.type(self.alpha) + x.dtype.type(self.beta)
+
+    def then(self, other: Linear) -> Linear:
+        """``other`` of this one."""
+        return Linear(other.alpha * self.alpha, other.alpha * self.beta + other.beta)
+
+
+class HardSwish(NamedTuple):
+    """x min(max(alpha x + beta, 0), high)"""
+
+    alpha: float
+    beta: float
+    high: float
+
+    def __call__(self, x: _Array) -> _Array:
+        gate = Linear(self.alpha, self.beta)(x)
+        return x * np.minimum(np.maximum(gate, x.dtype.type(0)), x.dtype.type(self.high))
+
+
+ResultFunction: TypeAlias = Linear | HardSwish
+
+Chain: TypeAlias = Sequence[tuple[Node, int]]
+"""Nodes, each with the position of the one before it among its inputs."""
+
+
+def linear(subgraph: Subgraph, node: Node, at: int) -> Linear | None:
+    """The function that ``node`` is of its input ``at``; None if it is no such, or of unknown numbers."""
+    number = _number(subgraph, node.inputs[1 - at]) if len(node.inputs) == 2 else None
+    if number is None:
+        return None
+    if node.op in (add_v1, add_v2):
+        return Linear(beta=number)
+    if node.op is multiply:
+        return Linear(number)
+    if at == 0 and node.op is subtract:
+        return Linear(beta=-number)
+    if at == 0 and node.op is realdiv and number != 0:
+        return Linear(1 / number)
+    return None
+
+
+def gated(subgraph: Subgraph, chain: Chain) -> HardSwish | None:
+    """The function x g(x), where ``chain`` computes g(x) from x; None if it is no such."""
+    inner, bounds = chain[:-2], {node.op: (node, at) for node, at in chain[-2:]}
+    if bounds.keys() != {maximum, minimum}:
+        return None
+    low, high = (_number(subgraph, node.inputs[1 - at]) for node, at in (bounds[maximum], bounds[minimum]))
+    if low != 0 or high is None or high <= 0:
+        return None
+    gate = Linear()
+    for node, at in inner:
+        after = linear(subgraph, node, at)
+        if after is None:
+            return None
+        gate = gate.then(after)
+    return HardSwish(gate.alpha, gate.beta, high)
+
+
+def _number(subgraph: Subgraph, ref: Ref) -> float | None:
+    """The value of a constant that is a finite number."""
+    node = subgraph.nodes[ref[0]]
+    if node.op is not const or node.attrs["value"].size != 1:
+        return None
+    value = float(node.attrs["value"].item())
+    return value if math.isfinite(value) else None
