@@ -1,4 +1,7 @@
-"""Public ONNX models beside onnxruntime: ``python -m benchmarks.imported [MODEL ...]``.
+"""Public models beside the library that they are for: ``python -m benchmarks.imported [MODEL ...]``.
+
+ONNX models run beside onnxruntime. With ``--peers INTERPRETER``, of an environment with TensorFlow, graphs of
+TensorFlow.js run beside TensorFlow instead.
 
 The two run in turns, each with as many threads as ``--threads`` says; a figure is the lowest of many turns of
 several runs. With ``--clock cpu`` it is processor time, for machines that others use too: with one thread.
@@ -9,15 +12,21 @@ from __future__ import annotations
 
 import argparse
 import math
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import flowrt
 from flowrt.onnx import load
+from tests.models.fetch import folder_of
 from tests.models.public import ONNX_MODELS, PublicModel
+from tests.models.tensorflow_cases import GRAPHS, ROOT, pictures, write_case
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -28,57 +37,105 @@ WARM_S = 1.5
 """Seconds of runs before the first turn: compiled loops come in while a plan is running."""
 
 
+Turn: TypeAlias = Callable[[float], float]
+"""A function that runs a model for some seconds and returns the seconds of a run."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("models", nargs="*", help="their names; by default all that are there")
+    parser.add_argument("--peers", metavar="INTERPRETER")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     options = parser.parse_args(arguments)
     ratios = []
-    for model in ONNX_MODELS:
-        if options.models and str(model) not in options.models:
+    for name in map(str, GRAPHS if options.peers else ONNX_MODELS):
+        if options.models and name not in options.models:
             continue
-        if model.why_absent:
-            print(f"{model!s:32} {model.why_absent}")
-            continue
-        ours, theirs = measured(model, options.threads, CLOCKS[options.clock])
+        with _sides(name, options) as sides:
+            if isinstance(sides, str):
+                print(f"{name:32} {sides}")
+                continue
+            ours, theirs = measured(sides)
         ratios.append(ours / theirs)
-        print(f"{model!s:32} {ours * 1e3:9.3f} ms {theirs * 1e3:9.3f} ms {ours / theirs:6.2f}", flush=True)
+        print(f"{name:32} {ours * 1e3:9.3f} ms {theirs * 1e3:9.3f} ms {ours / theirs:6.2f}", flush=True)
     if ratios:
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{'geometric mean, largest':32} {'':25} {mean:6.2f} {max(ratios):6.2f}")
 
 
-def measured(model: PublicModel, threads: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """Seconds of a run of ours and of onnxruntime's."""
-    feeds = model.feeds(np.random.default_rng(0))
-    config = flowrt.ConfigProto(intra_op_parallelism_threads=threads)
-    with flowrt.Session(graph=flowrt.Graph(), config=config):  # limits the threads of the process
-        ours = load(model.path)
-    theirs = _onnxruntime(model, threads)
-    sides: list[Callable[[], Any]] = [lambda: ours.run(feeds), lambda: theirs.run(None, feeds)]
-    end = time.perf_counter() + WARM_S
-    while time.perf_counter() < end:
+def measured(sides: Sequence[Turn]) -> list[float]:
+    """Seconds of a run of each side."""
+    for _ in range(round(WARM_S / (2 * TURN_S))):
         for side in sides:
-            side()
-        time.sleep(0.01)
-    lowest = [math.inf, math.inf]
+            side(TURN_S)
+    lowest = [math.inf for _ in sides]
     for _ in range(TURNS):
         for i, side in enumerate(sides):
-            lowest[i] = min(lowest[i], _turn(side, clock))
+            lowest[i] = min(lowest[i], side(TURN_S))
+    return lowest
+
+
+@contextmanager
+def _sides(name: str, options: argparse.Namespace) -> Iterator[list[Turn] | str]:
+    """Our side and theirs, or why there are none."""
+    config = flowrt.ConfigProto(intra_op_parallelism_threads=options.threads)
+    with flowrt.Session(graph=flowrt.Graph(), config=config):
+        pass  # limits the threads of the process
+    clock = CLOCKS[options.clock]
+    if options.peers:
+        path = folder_of("@vladmandic/human") / f"{name}.json"
+        if not path.exists():
+            yield "@vladmandic/human is not there: python -m tests.models.fetch"
+            return
+        graph = flowrt.saved_model.load_graph_model(path)
+        feeds = pictures(graph.inputs)
+        with tempfile.TemporaryDirectory() as folder, graph:
+            write_case(path, Path(folder, name), graph, feeds, graph.run(feeds))
+            with _tensorflow(options, folder, name) as theirs:
+                yield [_turn(lambda: graph.run(feeds), clock), theirs]
+        return
+    (model,) = [each for each in ONNX_MODELS if str(each) == name]
+    if model.why_absent:
+        yield model.why_absent
+        return
+    feeds, ours = model.feeds(np.random.default_rng(0)), load(model.path)
+    other = _onnxruntime(model, options.threads)
+    yield [_turn(lambda: ours.run(feeds), clock), _turn(lambda: other.run(None, feeds), clock)]
     ours.close()
-    return lowest[0], lowest[1]
 
 
-def _turn(run: Callable[[], Any], clock: Callable[[], float]) -> float:
-    """Seconds of a run, the lowest mean of several in a row."""
-    count, start, begin = 0, clock(), time.perf_counter()
-    while time.perf_counter() < begin + TURN_S:
-        run()
-        count += 1
-    return (clock() - start) / count
+def _turn(run: Callable[[], Any], clock: Callable[[], float]) -> Turn:
+    """Runs, of which the seconds of one are the mean of several in a row."""
+
+    def turn(seconds: float) -> float:
+        count, start, begin = 0, clock(), time.perf_counter()
+        while time.perf_counter() < begin + seconds:
+            run()
+            count += 1
+        return (clock() - start) / count
+
+    return turn
+
+
+@contextmanager
+def _tensorflow(options: argparse.Namespace, folder: str, name: str) -> Iterator[Turn]:
+    module = "tests.models.run_tensorflow"
+    command = [options.peers, "-m", module, "--turns", str(options.threads), folder, name]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, cwd=ROOT, **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        to, answers = process.stdin, process.stdout
+
+        def turn(seconds: float) -> float:
+            print(seconds, file=to, flush=True)
+            return float(answers.readline().split()[list(CLOCKS).index(options.clock)])
+
+        yield turn
+        to.close()
 
 
 def _onnxruntime(model: PublicModel, threads: int) -> Any:

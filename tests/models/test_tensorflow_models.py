@@ -8,84 +8,18 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import flowrt as tf
-from flowrt.saved_model.tfjs import read_graph_model
 from tests.models.fetch import folder_of
+from tests.models.tensorflow_cases import GRAPHS, ROOT, pictures, write_case
 
 INTERPRETER = os.environ.get("FLOWRT_TENSORFLOW")
 
-GRAPHS = (
-    "antispoof", "blazeface", "centernet", "emotion", "facemesh", "faceres", "handlandmark-lite", "handtrack",
-    "iris", "liveness", "movenet-lightning",
-)  # fmt: skip
-
 OURS_ALONE = {"centernet": "noise has near-ties, which its peaks tell apart"}
-
-
-def pictures(inputs: Any) -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    found = {}
-    for name, tensor in inputs.items():
-        shape = [1 if size is None else size for size in tensor.shape.as_list()]
-        values = rng.uniform(0, 1, shape)
-        dtype = tensor.dtype.as_numpy_dtype
-        found[name] = (values if dtype == np.float32 else values * 255).astype(dtype)
-    return found
-
-
-_RUNS = """
-import sys, numpy as np, tensorflow.compat.v1 as tf
-folder, *names = sys.argv[1:]
-
-def spelled_out(graph):
-    # Without the operations that are TensorFlow.js's alone.
-    found = tf.GraphDef()
-    found.library.CopyFrom(graph.library)
-    def add(name, op, inputs, like, *copied):
-        node = found.node.add(name=name, op=op, input=inputs)
-        for key in ("T", *copied):
-            node.attr[key].CopyFrom(like.attr[key])
-        return name
-    def prelu(name, x, alpha, like):
-        below = add(name + "/below", "Relu", [add(name + "/neg", "Neg", [x], like)], like)
-        scaled = add(name + "/scaled", "Mul", [below, alpha], like)
-        add(name, "Sub", [add(name + "/above", "Relu", [x], like), scaled], like)
-    for node in graph.node:
-        fused = list(node.attr["fused_ops"].list.s) if "fused_ops" in node.attr else []
-        if node.op == "Prelu":
-            prelu(node.name, *node.input, node)
-        elif node.op.startswith("FusedDepthwise") or b"Prelu" in fused:
-            conv = "Conv2D" if node.op == "_FusedConv2D" else "DepthwiseConv2dNative"
-            layout = ("strides", "padding", "data_format", "dilations")
-            x, rest = add(node.name + "/conv", conv, node.input[:2], node, *layout), list(node.input[2:])
-            for i, op in enumerate(each.decode() for each in fused):
-                name = node.name if i == len(fused) - 1 else f"{node.name}/{i}"
-                if op == "Prelu":
-                    prelu(name, x, rest.pop(0), node)
-                else:
-                    add(name, op, [x, rest.pop(0)] if op == "BiasAdd" else [x], node)
-                x = name
-        else:
-            found.node.add().CopyFrom(node)
-    return found
-
-for name in names:
-    graph, given = tf.GraphDef(), dict(np.load(f"{folder}/{name}.npz"))
-    graph.ParseFromString(open(f"{folder}/{name}.pb", "rb").read())
-    wanted = [key[4:] for key in given if key.startswith("out/")]
-    feeds = {key[3:]: given[key] for key in given if key.startswith("in/")}
-    with tf.Graph().as_default() as g, tf.Session() as session:
-        tf.import_graph_def(spelled_out(graph), name="")
-        for key, value in zip(wanted, session.run(wanted, feeds)):
-            np.testing.assert_allclose(given["out/" + key], value, 1e-3, 1e-4, err_msg=f"{name} {key}")
-    print("same", name)
-"""
 
 
 def test_graphs_of_tensorflow_js(tmp_path: Path) -> None:
@@ -98,17 +32,12 @@ def test_graphs_of_tensorflow_js(tmp_path: Path) -> None:
         feeds = pictures(model.inputs)
         found = model.run(feeds)
         assert all(np.isfinite(value).all() for value in found.values())
-        given = {f"in/{model.inputs[key].name}": value for key, value in feeds.items()}
-        given |= {f"out/{model.outputs[key].name}": value for key, value in found.items()}
-        np.savez(tmp_path / f"{name}.npz", **given)
-        (tmp_path / f"{name}.pb").write_bytes(
-            read_graph_model(str(folder / f"{name}.json"))[0].SerializeToString()
-        )
+        write_case(folder / f"{name}.json", tmp_path / name, model, feeds, found)
     if INTERPRETER is None:
         return
     names = [name for name in GRAPHS if name not in OURS_ALONE]
-    command = [INTERPRETER, "-c", _RUNS, str(tmp_path), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110)
+    command = [INTERPRETER, "-m", "tests.models.run_tensorflow", str(tmp_path), *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110, cwd=ROOT)
     assert done.stdout.split("\n")[:-1] == [f"same {name}" for name in names], done.stderr[-2000:]
 
 
