@@ -94,7 +94,7 @@ def test_long_programs_pause_so_that_they_can_be_ended():
         y = y + 1.0
     program = bind([y], [x])
     assert [len(s.instructions) for s in program.segments] == [MAX_BLOCK_LENGTH, MAX_BLOCK_LENGTH, 10]
-    large = tf.placeholder(tf.float32, [300, 300])
+    large = tf.placeholder(tf.float32, [1000, 1000])
     product = tf.matmul(tf.matmul(large, large), large)
     assert len(bind([product], [large]).segments) > 1
 

@@ -13,7 +13,7 @@ from flowrt.device.llvm.call_sequence import in_sequence
 from flowrt.executor.kernels import small_calls
 from flowrt.executor.kernels.small_calls import MAX_SMALL, small_call
 from flowrt.executor.program.arguments import Later
-from flowrt.executor.program.instruction import Call, Instruction, python_calls
+from flowrt.executor.program.instruction import Call, Free, Instruction, free_late, python_calls
 from flowrt.graph.op_def import op_def
 from tests.executor.fused_sessions import execute, plans_of
 
@@ -174,6 +174,24 @@ def test_calls_that_stand_side_by_side_are_one():
     out[2][:] = 0
     execute(in_sequence([in_sequence([one, two]), three]))
     assert out[2][0, 0] == 8
+
+
+def test_registers_are_freed_behind_calls_that_are_one():
+    a, out = np.ones((2, 2), "f"), [np.empty((2, 2), "f") for _ in range(2)]
+    node = node_of(lambda: tf.matmul(a, a))
+    one, two = [small_call(node, (a, b), (c,)) for b, c in zip((a, out[0]), out, strict=True)]
+    free, other, read = Free([None], 0), Free([None], 0), Call(print)
+    actions = (free, one, other, two, read, free, read)
+    found = free_late([Instruction(node, action) for action in actions])
+    assert [action for _, action in found] == [free, one, two, other, read, free, read]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_sum_alone_is_a_call_that_may_add_in_place(dtype):
+    x, y = np.arange(6, dtype=dtype), np.full(6, 3, dtype)
+    execute(small_call(op_node("AddV2", x, y), (x, y), (x,)))
+    np.testing.assert_array_equal(x, np.arange(6) + 3)
+    assert small_call(op_node("AddV2", x, y[:1]), (x, y[:1]), (x,)) is None
 
 
 def test_parts_of_a_tensor_are_views(monkeypatch):

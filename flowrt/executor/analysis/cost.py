@@ -20,6 +20,9 @@ SECONDS_PER_UNIT = 1e-9
 times faster, but a schedule only needs a ranking.
 """
 
+SECONDS_PER_OPERATION = 1e-11
+"""The same of products and convolutions: a core has 3e10 to 1.4e11 floating-point operations per second."""
+
 CALL_SECONDS = 0.5e-6
 """Overhead of any call, apart from its work."""
 
@@ -38,6 +41,11 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
     if "seconds" in node.attrs:
         return float(node.attrs["seconds"])
     return CALL_SECONDS + SECONDS_PER_UNIT * node_cost(subgraph, node)
+
+
+def least_seconds(node: Node, cost: float) -> float:
+    """The time that a node of this cost takes if it is as fast as can be."""
+    return cost * (SECONDS_PER_UNIT if node.op.cost is None else SECONDS_PER_OPERATION)
 
 
 def may_block(node: Node) -> bool:

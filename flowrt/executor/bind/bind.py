@@ -23,7 +23,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import needs_pause, node_costs, waits_outside
+from flowrt.executor.analysis.cost import least_seconds, needs_pause, node_costs, waits_outside
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
@@ -231,7 +231,8 @@ class Binder:
                     if has_streams:
                         self._streams.end(node, self._builder)
                     if not is_known:  # behind what tells other streams
-                        self._builder.work(self._costs[position], position in self._pauses)
+                        cost = self._costs[position]
+                        self._builder.work(cost, least_seconds(node, cost), position in self._pauses)
                 except OpError as error:
                     raise located(node, error) from error.__cause__
                 except Exception as error:

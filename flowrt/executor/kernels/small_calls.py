@@ -1,4 +1,4 @@
-"""Compiled calls of small operations other than elementwise loops: matrix product, concat, reshape, gather,
+"""Compiled calls of small operations that are in no fused loop: matrix product, sum, concat, reshape, gather,
 select, row sums, argmax and max.
 
 Each takes a fraction of NumPy's dispatch time; and it is machine code, so that it can be part of a compiled
@@ -28,6 +28,7 @@ from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.reductions import all_op, any_op, max_op, mean_op, min_op, prod_op, sum_op
 from flowrt.graph.ops.base.indexing import check_range
 from flowrt.graph.ops.base.shape_manipulation import reshape
+from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.ops.elementwise.comparison import select
 from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
@@ -150,6 +151,15 @@ def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Machi
     return elementwise_call(LoopBuilder.select, arrays)
 
 
+def _sum(x: Array, y: Array, out: Sequence[Array]) -> MachineCall | None:
+    """A sum alone: of gradients over micro-batches, between products."""
+    (target,) = out
+    is_plain = x.shape == y.shape == target.shape and x.dtype == y.dtype == target.dtype
+    if not (is_plain and target.size and all(map(is_fit, (x, y, target)))):
+        return None
+    return elementwise_call(lambda b, *terms: b.emit("add", *terms), [x, y, target])
+
+
 def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> MachineCall | None:
     """The sum over rows that it is where the channels are last."""
     (target,) = out
@@ -211,6 +221,7 @@ def _reshape(tensor: Array, shape: Any, out: Sequence[Array]) -> MachineCall | N
 
 _CALLS: Mapping[OpDef, Callable[..., MachineCall | Checked | None]] = {
     matmul_op: _product,
+    add_v2: _sum,
     concat_op: _concat,
     reshape: _reshape,
     pack: _pack,

@@ -33,7 +33,6 @@ from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
 from flowrt.executor.plan.tiers import NextTier
 from flowrt.executor.program.continuation import Continuation, Ended
 from flowrt.executor.program.group_steps import end_groups, ranks_in
-from flowrt.executor.program.instruction_builder import MAX_BLOCK_COST
 from flowrt.executor.program.interleave import interleaved
 from flowrt.executor.program.program import Program, cause
 from flowrt.executor.program.runner import StepControl
@@ -48,6 +47,11 @@ from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 THREADED_COST = 4e6
 """Minimum work of a device, in floating-point operations or elements, for a separate thread: a hand-over
 between threads costs about 50 us, in which a core does this much arithmetic on small arrays.
+"""
+
+INTERLEAVED_COST = 1e7
+"""Work, in the same units, below which the programs of several devices are one: some milliseconds, in which
+no other step is waited for.
 """
 
 
@@ -133,8 +137,8 @@ class Plan:
         costs = [sum(part.costs) for part in parts]
         self._inline = self._mode.seed is not None or not _needs_threads(parts, costs, self._mode.inline)
         subgraphs = self.subgraphs
-        self._is_short = len(subgraphs) > 1 and sum(costs) < MAX_BLOCK_COST
-        """Whether several devices together have no more to do than one may between two pauses."""
+        self._is_short = len(subgraphs) > 1 and sum(costs) < INTERLEAVED_COST
+        """Whether several devices together have little to do."""
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         by_device = [[f for f in placed.fetches if placed.nodes[f[0]].device == d] for d in self.partitions]
         self._fetch_order = _order(placed.fetches, by_device)  # as they were called before fusion

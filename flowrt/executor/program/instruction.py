@@ -201,6 +201,31 @@ class Instruction(NamedTuple):
     action: Action
 
 
+def free_late(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
+    """``instructions``, with registers freed behind what may be one piece of machine code, which has no use
+    for them.
+    """
+    found: list[Instruction] = []
+    freed: list[Instruction] = []
+    for instruction in instructions:
+        match instruction.action:
+            case Free() if found and _is_code(found[-1].action):
+                freed.append(instruction)
+                continue
+            case action if freed and not _is_code(action):
+                found += freed
+                freed = []
+        found.append(instruction)
+    return [*found, *freed]
+
+
+def _is_code(action: Action) -> bool:
+    """Whether `machine_code` may have it where one thread computes alone."""
+    return isinstance(action, MachineCall | ParallelCall) or (
+        isinstance(action, BoundPrimitive) and not action.is_late
+    )
+
+
 def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, Node | None]]:
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
     code. What is printed for one thread stays so if there are more later.

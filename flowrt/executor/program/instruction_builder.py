@@ -13,10 +13,8 @@ from flowrt.executor.program.instruction import Action, Call, Instruction, UseSt
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
-MAX_BLOCK_COST = 1e8
-"""Estimated work between two pauses, after which a step notices that it was cancelled: a millisecond of
-products, or a tenth of a second of additions.
-"""
+MAX_BLOCK_SECONDS = 10e-3
+"""Estimated time between two pauses, after which a step notices that it was cancelled."""
 
 
 @final
@@ -31,7 +29,7 @@ class InstructionBuilder:
         self.stream = 0
         """Current stream of an asynchronous device."""
         self._instructions: list[Instruction] = []
-        self._cost = self.total_cost = 0.0
+        self._seconds = self.total_cost = 0.0
 
     @property
     def current_stream(self) -> Stream | None:
@@ -65,12 +63,12 @@ class InstructionBuilder:
             self.stream = stream
             self.emit(node, UseStream(self.device.streams[stream]))
 
-    def work(self, cost: float, pause: bool) -> None:
-        """Add the cost of the last node; pause after it if due, or if ``pause`` is set."""
-        self._cost += cost
+    def work(self, cost: float, seconds: float, pause: bool) -> None:
+        """Add cost and time of the last node; pause after it if due, or if ``pause`` is set."""
+        self._seconds += seconds
         self.total_cost += cost
         if self._instructions and (
-            pause or len(self._instructions) >= MAX_BLOCK_LENGTH or self._cost >= MAX_BLOCK_COST
+            pause or len(self._instructions) >= MAX_BLOCK_LENGTH or self._seconds >= MAX_BLOCK_SECONDS
         ):
             self.cut(PAUSE, 0)
 
@@ -83,5 +81,5 @@ class InstructionBuilder:
     ) -> None:
         """End the basic block, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
         self.segments.append(segment_of(self._instructions, key, slot, control, receive))
-        self._instructions, self._cost = [], 0.0
+        self._instructions, self._seconds = [], 0.0
         self.stream = 0  # every basic block begins on the first

@@ -53,9 +53,14 @@ class BoundPrimitive:
     def bound(self) -> BoundCall:
         return self.run, ()
 
+    @property
+    def is_late(self) -> bool:
+        """Whether it reads registers."""
+        return bool(self._late)
+
     def machine_code(self) -> PrimitiveCall | None:
         """The call for one thread, if all arrays are known, and the library has the primitive."""
-        if self._call is None and not self._late:
+        if self._call is None and not self.is_late:
             execution = self._prepare()
             if execution is not None and execution.primitive.n_threads == 1:
                 self._call = primitive_call(execution)

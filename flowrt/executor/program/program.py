@@ -27,7 +27,7 @@ from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.observe.stream_times import watch_program
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Block, Control
-from flowrt.executor.program.instruction import Instruction, python_calls
+from flowrt.executor.program.instruction import Instruction, free_late, python_calls
 from flowrt.executor.program.updates import join_updates
 from flowrt.graph.evaluate import located
 from flowrt.graph.inference import infer_outputs
@@ -81,7 +81,7 @@ def segment_of(
     receive: Node | None = None,
 ) -> Segment:
     """A segment, with updates and machine code joined."""
-    return Segment(key, slot, control, receive, tuple(join_updates(instructions)))
+    return Segment(key, slot, control, receive, tuple(free_late(join_updates(instructions))))
 
 
 class Line(NamedTuple):
