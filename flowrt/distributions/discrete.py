@@ -1,0 +1,457 @@
+"""Distributions of integers and classes: `Bernoulli`, `Categorical`, `OneHotCategorical`, `Multinomial`,
+`Poisson`, `Geometric`, `Deterministic`.
+
+Those of classes are given by ``logits`` or by ``probs`` ``[..., classes]``: exactly one of the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.distributions.distribution import (
+    FULLY_REPARAMETERIZED,
+    NOT_REPARAMETERIZED,
+    Distribution,
+    checked,
+    floats,
+)
+from flowrt.distributions.kullback_leibler import RegisterKL
+from flowrt.dtypes import float32, int32
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.ranges import one_hot, sequence_mask
+from flowrt.graph.ops.array.reductions import reduce_max, reduce_sum
+from flowrt.graph.ops.array.statistics import argmax
+from flowrt.graph.ops.base.filling import broadcast_dynamic_shape, broadcast_to, zeros_like
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
+from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_v2
+from flowrt.graph.ops.elementwise.division import xlogy
+from flowrt.graph.ops.elementwise.math import exp, floor, log, log1p, sigmoid
+from flowrt.graph.ops.elementwise.special import lgamma
+from flowrt.graph.ops.nn.activations import softplus
+from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits
+from flowrt.graph.ops.nn.softmax import log_softmax, softmax
+from flowrt.graph.ops.random.random_ops import random_uniform
+from flowrt.graph.ops.random.sampling import multinomial, random_poisson
+from flowrt.graph.ops.text.assertions import assert_non_negative, assert_positive
+from flowrt.graph.shapes import TensorShape
+from flowrt.graph.source import misuse
+
+
+def _one_of(kind: Distribution, **given: Any) -> tuple[bool, Tensor]:
+    """A pair: whether the first of two arguments is given, and the one that is.
+
+    Raises `InvalidArgumentError` unless it is exactly one.
+    """
+    known = {name: value for name, value in given.items() if value is not None}
+    if len(known) != 1:
+        raise misuse(f"{type(kind).__name__}: expected {' or '.join(given)}; got {len(known)} of them")
+    return next(iter(known)) == next(iter(given)), floats(**known)[0]
+
+
+class Bernoulli(Distribution):
+    """0 or 1, with the probability ``probs``, or ``sigmoid(logits)``, of 1."""
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Bernoulli",
+    ) -> None:
+        is_logits, given = _one_of(self, logits=logits, probs=probs)
+        if not is_logits:
+            given = checked(given, validate_args, assert_non_negative)
+        self._logits = given if is_logits else log(given) - log1p(-given)
+        self._probs = sigmoid(given) if is_logits else given
+        super().__init__(
+            dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "logits": logits, "probs": probs, "dtype": dtype, "validate_args": validate_args,
+                "allow_nan_stats": allow_nan_stats,
+            },
+            [given], name,
+        )  # fmt: skip
+
+    @property
+    def logits(self) -> Tensor:
+        return self._logits
+
+    @property
+    def probs(self) -> Tensor:
+        return self._probs
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        drawn = random_uniform(self._rows(n), dtype=self._probs.dtype, seed=seed)
+        return cast(less(drawn, self._probs), self.dtype)
+
+    def _log_prob(self, event: Any) -> Tensor:
+        both = broadcast_dynamic_shape(shape(event), shape(self._logits))
+        labels = broadcast_to(cast(event, self._logits.dtype), both)
+        return -sigmoid_cross_entropy_with_logits(labels=labels, logits=broadcast_to(self._logits, both))
+
+    def _entropy(self) -> Tensor:
+        return -self._logits * (sigmoid(self._logits) - 1.0) + softplus(-self._logits)
+
+    def _mean(self) -> Tensor:
+        return self._probs + 0
+
+    def _variance(self) -> Tensor:
+        return self._probs * (1.0 - self._probs)
+
+    def _mode(self) -> Tensor:
+        return cast(greater(self._probs, 0.5), self.dtype)
+
+
+@RegisterKL(Bernoulli, Bernoulli)
+def _kl_bernoulli(a: Bernoulli, b: Bernoulli, name: str | None = None) -> Tensor:
+    zeros = softplus(-b.logits) - softplus(-a.logits)
+    ones = softplus(b.logits) - softplus(a.logits)
+    return sigmoid(a.logits) * zeros + sigmoid(-a.logits) * ones
+
+
+class _Classes(Distribution):
+    """Base of the distributions over classes, the last axis of ``logits``."""
+
+    def __init__(
+        self,
+        logits: Any,
+        probs: Any,
+        dtype: Any,
+        validate_args: bool,
+        allow_nan_stats: bool,
+        name: str,
+        **more: Any,
+    ) -> None:
+        is_logits, given = _one_of(self, logits=logits, probs=probs)
+        if not is_logits:
+            given = checked(given, validate_args, assert_non_negative)
+        self._logits = given if is_logits else log(given)
+        self._probs = softmax(given) if is_logits else given
+        super().__init__(
+            dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "logits": logits, "probs": probs, "dtype": dtype, "validate_args": validate_args,
+                "allow_nan_stats": allow_nan_stats, **more,
+            },
+            [given], name,
+        )  # fmt: skip
+
+    @property
+    def logits(self) -> Tensor:
+        return self._logits
+
+    @property
+    def probs(self) -> Tensor:
+        return self._probs
+
+    @property
+    def event_size(self) -> Tensor:
+        """The number of classes."""
+        return shape(self._logits)[-1]
+
+    def _batch_shape(self) -> TensorShape:
+        return self._logits.shape[:-1]
+
+    def _batch_shape_tensor(self) -> Tensor:
+        return shape(self._logits)[:-1]
+
+    def _classes(self, n: Any, seed: int | None) -> Tensor:
+        """``n`` classes for each element of the batch, ``[n, ...]``."""
+        rows = reshape(self._logits, [-1, self.event_size])
+        drawn = transpose(multinomial(rows, n, seed))
+        return reshape(drawn, concat([reshape(n, [1]), self.batch_shape_tensor()], 0))
+
+
+def _entropy_of(kind: _Classes) -> Tensor:
+    return -reduce_sum(log_softmax(kind.logits) * softmax(kind.logits), -1)
+
+
+class Categorical(_Classes):
+    """A class, an integer from 0 on.
+
+    Categorical(logits=[[0.0, 1.0]]).sample(5)  # [5, 1]
+    """
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Categorical",
+    ) -> None:
+        super().__init__(logits, probs, dtype, validate_args, allow_nan_stats, name)
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return cast(self._classes(n, seed), self.dtype)
+
+    def _log_prob(self, k: Any) -> Tensor:
+        chosen = one_hot(cast(k, int32), self.event_size, dtype=self._logits.dtype)
+        return reduce_sum(where_v2(greater(chosen, 0.5), log_softmax(self._logits) + 0 * chosen, 0), -1)
+
+    def _cdf(self, k: Any) -> Tensor:
+        """The probability of the classes before ``k``, as TensorFlow 1 has it."""
+        before = sequence_mask(cast(k, int32), self.event_size, self._probs.dtype)
+        return reduce_sum(self._probs * before, -1)
+
+    _entropy = _entropy_of
+
+    def _mode(self) -> Tensor:
+        return cast(argmax(self._logits, -1), self.dtype)
+
+
+class OneHotCategorical(_Classes):
+    """A class as a vector with 1 at it."""
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        dtype: Any = int32,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "OneHotCategorical",
+    ) -> None:
+        super().__init__(logits, probs, dtype, validate_args, allow_nan_stats, name)
+
+    def _event_shape(self) -> TensorShape:
+        return self._logits.shape[-1:]
+
+    def _event_shape_tensor(self) -> Tensor:
+        return shape(self._logits)[-1:]
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return one_hot(self._classes(n, seed), self.event_size, dtype=self.dtype)
+
+    def _log_prob(self, x: Any) -> Tensor:
+        chosen = cast(x, self._logits.dtype)
+        return reduce_sum(where_v2(equal(chosen, 0), 0 * chosen, chosen * log_softmax(self._logits)), -1)
+
+    def _mean(self) -> Tensor:
+        return self._probs + 0
+
+    def _variance(self) -> Tensor:
+        return self._probs * (1.0 - self._probs)
+
+    _entropy = _entropy_of
+
+    def _mode(self) -> Tensor:
+        return one_hot(argmax(self._logits, -1), self.event_size, dtype=self.dtype)
+
+
+def _kl_classes(a: _Classes, b: _Classes, name: str | None = None) -> Tensor:
+    return reduce_sum(softmax(a.logits) * (log_softmax(a.logits) - log_softmax(b.logits)), -1)
+
+
+RegisterKL(Categorical, Categorical)(_kl_classes)
+RegisterKL(OneHotCategorical, OneHotCategorical)(_kl_classes)
+
+
+class Multinomial(_Classes):
+    """Counts of each class in ``total_count`` draws."""
+
+    def __init__(
+        self,
+        total_count: Any,
+        logits: Any = None,
+        probs: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Multinomial",
+    ) -> None:
+        dtype = floats(given=probs if logits is None else logits)[0].dtype
+        super().__init__(logits, probs, dtype, validate_args, allow_nan_stats, name, total_count=total_count)
+        del self._parameters["dtype"]
+        self._total = checked(convert_to_tensor(total_count, dtype), validate_args, assert_non_negative)
+
+    @property
+    def total_count(self) -> Tensor:
+        return self._total
+
+    def _event_shape(self) -> TensorShape:
+        return self._logits.shape[-1:]
+
+    def _event_shape_tensor(self) -> Tensor:
+        return shape(self._logits)[-1:]
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        most = cast(reduce_max(self._total), int32)
+        drawn = one_hot(self._classes(n * most, seed), self.event_size, dtype=self.dtype)
+        drawn = reshape(drawn, concat([[n, most], shape(drawn)[1:]], 0))  # [n, draws, ..., classes]
+        counted = sequence_mask(cast(self._total, int32), most, self.dtype)  # [..., draws]
+        rank = counted.shape.ndims or 1
+        counted = transpose(counted, [rank - 1, *range(rank - 1)])
+        return reduce_sum(drawn * expand_dims(counted, -1) if rank > 1 else drawn, 1)
+
+    def _log_prob(self, counts: Any) -> Tensor:
+        weights = reduce_sum(counts * log_softmax(self._logits), -1)
+        ways = lgamma(self._total + 1.0) - reduce_sum(lgamma(counts + 1.0), -1)
+        return weights + ways
+
+    def _mean(self) -> Tensor:
+        return self._probs * expand_dims(self._total, -1)
+
+    def _variance(self) -> Tensor:
+        return self._mean() * (1.0 - self._probs)
+
+
+class Poisson(Distribution):
+    """Counts of mean ``rate``, or ``exp(log_rate)``, as floats."""
+
+    def __init__(
+        self,
+        rate: Any = None,
+        log_rate: Any = None,
+        interpolate_nondiscrete: bool = True,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Poisson",
+    ) -> None:
+        is_rate, given = _one_of(self, rate=rate, log_rate=log_rate)
+        if is_rate:
+            given = checked(given, validate_args, assert_positive)
+        self._rate = given if is_rate else exp(given)
+        self._log_rate = log(given) if is_rate else given
+        self._interpolates = interpolate_nondiscrete
+        super().__init__(
+            given.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "rate": rate, "log_rate": log_rate, "interpolate_nondiscrete": interpolate_nondiscrete,
+                "validate_args": validate_args, "allow_nan_stats": allow_nan_stats,
+            },
+            [given], name,
+        )  # fmt: skip
+
+    @property
+    def rate(self) -> Tensor:
+        return self._rate
+
+    @property
+    def log_rate(self) -> Tensor:
+        return self._log_rate
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return random_poisson(self._rate, reshape(n, [1]), self.dtype, seed)
+
+    def _log_prob(self, x: Any) -> Tensor:
+        found = x * self._log_rate - lgamma(1.0 + x) - self._rate
+        if self._interpolates:
+            return found
+        return where_v2(equal(x, floor(x)), found, -float("inf"))
+
+    def _mean(self) -> Tensor:
+        return self._rate + 0
+
+    _variance = _mean
+
+    def _mode(self) -> Tensor:
+        return floor(self._rate)
+
+
+class Geometric(Distribution):
+    """The number of failures before the first success of probability ``probs``, as a float."""
+
+    def __init__(
+        self,
+        logits: Any = None,
+        probs: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Geometric",
+    ) -> None:
+        is_logits, given = _one_of(self, logits=logits, probs=probs)
+        self._probs = sigmoid(given) if is_logits else checked(given, validate_args, assert_positive)
+        self._logits = given if is_logits else log(given) - log1p(-given)
+        super().__init__(
+            given.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "logits": logits, "probs": probs, "validate_args": validate_args,
+                "allow_nan_stats": allow_nan_stats,
+            },
+            [given], name,
+        )  # fmt: skip
+
+    @property
+    def logits(self) -> Tensor:
+        return self._logits
+
+    @property
+    def probs(self) -> Tensor:
+        return self._probs
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        tiny = float(self.dtype.np.type(1e-37))  # of which the logarithm is finite
+        drawn = random_uniform(self._rows(n), tiny, 1.0, self.dtype, seed)
+        return floor(log(drawn) / log1p(-self._probs))
+
+    def _log_prob(self, counts: Any) -> Tensor:
+        return xlogy(counts, 1.0 - self._probs) + log(self._probs)
+
+    def _entropy(self) -> Tensor:
+        return (softplus(self._logits) - self._logits * self._probs) / self._probs
+
+    def _mean(self) -> Tensor:
+        return exp(-self._logits)
+
+    def _variance(self) -> Tensor:
+        return self._mean() / self._probs
+
+    def _mode(self) -> Tensor:
+        return zeros_like(self._probs)
+
+
+class Deterministic(Distribution):
+    """The value ``loc`` and no other."""
+
+    def __init__(
+        self,
+        loc: Any,
+        atol: Any = None,
+        rtol: Any = None,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "Deterministic",
+    ) -> None:
+        self._loc = convert_to_tensor(loc)
+        self._atol, self._rtol = atol or 0, rtol or 0
+        super().__init__(
+            self._loc.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "loc": loc, "atol": atol, "rtol": rtol, "validate_args": validate_args,
+                "allow_nan_stats": allow_nan_stats,
+            },
+            [self._loc], name,
+        )  # fmt: skip
+
+    @property
+    def loc(self) -> Tensor:
+        return self._loc
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return broadcast_to(self._loc, self._rows(n))
+
+    def _prob(self, x: Any) -> Tensor:
+        slack = self._atol + self._rtol * abs(self._loc)
+        kind = self.dtype if self.dtype.is_floating else float32
+        return cast(abs(x - self._loc) <= slack, kind)
+
+    def _cdf(self, x: Any) -> Tensor:
+        kind = self.dtype if self.dtype.is_floating else float32
+        return cast(x >= self._loc - self._atol - self._rtol * abs(self._loc), kind)
+
+    def _entropy(self) -> Tensor:
+        return zeros_like(self._loc)
+
+    def _mean(self) -> Tensor:
+        return self._loc + 0
+
+    _mode = _mean
+
+    def _variance(self) -> Tensor:
+        return zeros_like(self._loc)
