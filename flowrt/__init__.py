@@ -92,6 +92,7 @@ from flowrt.graph.ops.text.assertions import *
 from flowrt.graph.ops.text.assertions import add_check_numerics_ops
 from flowrt.graph.ops.text.files import *
 from flowrt.graph.ops.text.formatting import as_string
+from flowrt.graph.ops.text.hashing import string_to_hash_bucket_fast
 from flowrt.graph.ops.text.python_calls import *
 from flowrt.graph.ops.text.python_calls import print_ as print
 from flowrt.graph.ops.text.python_calls import tuple_ as tuple
@@ -132,10 +133,10 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "estimator", "examples",
-    "experimental", "flags", "gfile", "graph_util", "image", "initializers", "io", "keras", "layers",
-    "logging", "losses", "metrics", "nest", "profiler",
-    "python", "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
+    "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "distributions",
+    "estimator", "examples", "experimental", "flags", "gfile", "graph_util", "image", "initializers",
+    "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
+    "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),

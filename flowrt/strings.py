@@ -2,6 +2,7 @@
 
 from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.ops.text.formatting import string_format as format
+from flowrt.graph.ops.text.hashing import string_to_hash_bucket_fast as to_hash_bucket_fast
 from flowrt.graph.ops.text.strings import reduce_join, regex_replace, substr
 from flowrt.graph.ops.text.strings import string_join as join
 from flowrt.graph.ops.text.strings import string_length as length

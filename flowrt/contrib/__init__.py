@@ -2,9 +2,11 @@
 
 cluster_resolver    which tasks a job has
 data                transformations of datasets
+distributions       probability distributions
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
 learn               modes of models
+lookup              tables
 losses              losses with the predictions first
 framework           arg_scope, the global step, nest
 rnn                 recurrent cells and networks
@@ -22,9 +24,11 @@ from flowrt.contrib import (
     cluster_resolver,
     data,
     distribute,
+    distributions,
     framework,
     layers,
     learn,
+    lookup,
     losses,
     mixed_precision,
     rnn,
@@ -38,8 +42,8 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "data", "distribute", "framework", "layers", "learn", "losses", "mixed_precision",
-    "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
+    "cluster_resolver", "data", "distribute", "distributions", "framework", "layers", "learn", "lookup",
+    "losses", "mixed_precision", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """

@@ -224,7 +224,7 @@ def make_ndarray(tensor: TensorLike) -> np.ndarray[Any, Any]:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """Run the collection TABLE_INITIALIZERS: mostly iterators, since there are no lookup tables."""
+    """Run the collection TABLE_INITIALIZERS: those of tables and of iterators."""
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return group(*initializers, name=name) if initializers else no_op(name=name)
 

@@ -48,8 +48,8 @@ a split of strings is ragged, and there are no ragged tensors. Instead: str.spli
     strings.unicode_decode_with_offsets strings.unicode_split strings.unicode_split_with_offsets
 there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py_func
     strings.unicode_encode strings.unicode_script strings.unicode_transcode unicode_script unicode_transcode
-there are no lookup tables. Instead: a dict through flowrt.data.Dataset.map or py_func
-    lookup hash_table contrib.lookup
+tables are objects. Instead: lookup.StaticHashTable, lookup.index_table_from_tensor
+    hash_table
 this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDataset, Dataset.from_generator
     LMDBReader decode_compressed decode_json_example parse_single_sequence_example parse_tensor
     serialize_tensor
@@ -59,8 +59,6 @@ this image operation is not supported. Instead: py_func, or the map of a flowrt.
     image.generate_bounding_box_proposals image.decode_jxl image.decode_webp image.extract_patches
 no variable keeps the names of files. Instead: matching_files
     train.match_filenames_once
-there are no distributions. Instead: flowrt.random_normal and other random ops
-    distributions
 variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers
     fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner
     create_partitioned_variables
@@ -76,9 +74,9 @@ there is no such operation. Instead: NumPy's or SciPy's in a py_func
     audio betainc bitcast decode_base64 encode_base64 extract_volume_patches fft fft2d fft3d
     histogram_fixed_width_bins ifft ifft2d ifft3d igamma igammac lbeta matrix_solve_ls matrix_square_root
     signal spectral zeta nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool
-there are no hashes of strings. Instead: hashlib in a py_func
-    fingerprint string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong
-    strings.to_hash_bucket strings.to_hash_bucket_fast strings.to_hash_bucket_strong
+there is one hash of strings. Instead: strings.to_hash_bucket_fast
+    fingerprint string_to_hash_bucket string_to_hash_bucket_strong
+    strings.to_hash_bucket strings.to_hash_bucket_strong
 compiled operations cannot be loaded. Instead: py_func, custom_gradient
     load_op_library load_library load_file_system_library user_ops sysconfig
 its functions are at the top level. Instead: reshape, reverse, roll, tile, gather_nd, scatter_nd
@@ -179,7 +177,7 @@ PUBLIC_NAMESPACES = [
     "experimental", "experimental.dtensor", "autograph", "contrib", "train.experimental", "contrib.layers",
     "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
-    "contrib.mixed_precision",
+    "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
