@@ -19,6 +19,9 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None =
     ``app.run``, that includes unknown flags, which are not rejected.
     """
     rest = flags.FLAGS(argv)
+    absl = sys.modules.get("absl.flags")  # which TensorFlow's flags are: scripts define theirs with either
+    if absl is not None:
+        rest = absl.FLAGS(rest, known_only=True)
     function = main if main is not None else sys.modules["__main__"].main
     sys.exit(function(rest))
 

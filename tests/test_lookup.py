@@ -70,6 +70,32 @@ def test_a_table_of_any_values_and_one_that_changes() -> None:
         assert (keys.tolist(), values.tolist()) == ([b"x"], [3])
 
 
+def test_functions_of_datasets_have_the_entries_of_when_the_iterator_began() -> None:
+    table = lookup.index_table_from_tensor(WORDS, default_value=9)
+    end = table.lookup(tf.constant("palmer"))
+    lines = tf.data.Dataset.from_tensor_slices(["lake and palmer", "lake"])
+    words = lines.map(lambda line: table.lookup(tf.string_split([line]).values))
+    iterator = words.padded_batch(2, [None], padding_values=end).make_initializable_iterator()
+    following = iterator.get_next()
+    windows = words.apply(
+        tf.contrib.data.group_by_window(
+            lambda ids: tf.constant(0, tf.int64),
+            lambda key, window: window.padded_batch(2, [None], padding_values=end),
+            window_size=2,
+        )
+    )
+    grouped = windows.make_initializable_iterator()
+    batch = grouped.get_next()
+    with tf.Session() as session:
+        with pytest.raises(FailedPreconditionError, match="has no entries yet"):
+            session.run(iterator.initializer)
+        session.run(tf.tables_initializer())
+        session.run(iterator.initializer)
+        assert session.run(following).tolist() == [[1, 9, 2], [1, 2, 2]]
+        session.run(grouped.initializer)
+        assert session.run(batch).tolist() == [[1, 9, 2], [1, 2, 2]]
+
+
 def test_mistakes_are_typed(tmp_path: Path) -> None:
     table = lookup.index_table_from_tensor(WORDS)
     with pytest.raises(DTypeError):

@@ -149,3 +149,19 @@ def test_the_command_runs_a_module_and_passes_its_errors_on(tmp_path: Path) -> N
     (tmp_path / "failing.py").write_text("import tensorflow as tf\nraise SystemExit(7)\n")
     done = run("-m", "failing", PYTHONPATH=f"{ROOT}:{tmp_path}")
     assert done.returncode == 7, done.stderr
+
+
+def test_flags_of_absl_are_read_by_app_run(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import tensorflow as tf\n"
+        "from absl import flags\n"
+        "flags.DEFINE_integer('steps', 1, 'how many')\n"
+        "tf.app.flags.DEFINE_string('data', '', 'where')\n"
+        "def main(argv):\n"
+        "    print(flags.FLAGS.steps, tf.app.flags.FLAGS.data, argv[1:])\n"
+        "tf.app.run()\n"
+    )
+    command = [sys.executable, "-m", "flowrt.cli.tf1", str(script), "--steps=7", "--data=here", "rest"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=110, check=True)
+    assert result.stdout.split("\n")[0] == "7 here ['rest']"

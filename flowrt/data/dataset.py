@@ -434,6 +434,6 @@ def _padding(spec: Structure, values: Structure) -> tuple[Any, ...]:
     single = values is None or np.isscalar(values)
     given = [values] * len(leaves) if single else flatten_up_to(spec, values)
     return tuple(
-        None if value is None else as_array(value, leaf.dtype)
+        value if value is None or isinstance(value, Tensor) else as_array(value, leaf.dtype)
         for value, leaf in zip(given, leaves, strict=True)
     )

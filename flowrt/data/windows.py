@@ -17,6 +17,7 @@ from flowrt.data.node import DeclaredSpec, Element, Iteration, Node, Stream, bin
 from flowrt.data.spec import common_spec
 from flowrt.data.traced import Traced, TracedDataset
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Tensor
 
 
 @final
@@ -52,6 +53,13 @@ class TracedReduction(Traced):
 
     dataset: TracedDataset
     place: Held
+
+    @property
+    def captured(self) -> tuple[Tensor, ...]:
+        return self.dataset.captured
+
+    def given(self, values: dict[Tensor, Any]) -> TracedReduction:
+        return TracedReduction(self.dataset.given(values), self.place)
 
     def open(self, stack: ExitStack) -> Callable[[int, list[Element]], Node]:
         node_of = self.dataset.open(stack)

@@ -31,6 +31,7 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.graph.ops.array.ranges import range as range_of
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import reshape
@@ -251,9 +252,27 @@ def test_a_map_function_is_traced_once_with_what_is_known():
     assert shapes == [[None, 3]]
 
 
-@pytest.mark.parametrize("make", [lambda: convert_to_tensor(1.0), lambda: Variable(1.0)])
-def test_a_tensor_of_the_graph_around_a_map_function_is_refused(make):
-    outside = make()
+def test_a_tensor_around_a_map_function_has_its_value_of_when_the_iterator_began():
+    around = convert_to_tensor(np.array([3, 5, 7]))
+    fed = placeholder(np.int64, [])
+    dataset = Dataset.range(3).map(lambda i: around[i] + fed).filter(lambda x: x > around[0])
+    padded = dataset.map(lambda x: range_of(x - 5)).padded_batch(2, [None], padding_values=fed)
+    iterators = [one.make_initializable_iterator() for one in (dataset, padded)]
+    following = [one.get_next() for one in iterators]
+    one_shot = Dataset.range(2).map(lambda i: around[i]).make_one_shot_iterator().get_next()
+    with Session() as session:
+        session.run([one.initializer for one in iterators], {fed: 1})
+        assert session.run(following[0]) == 4
+        assert session.run(following[0]) == 6
+        session.run(iterators[0].initializer, {fed: 2})
+        assert session.run(following[0]) == 5
+        session.run(iterators[1].initializer, {fed: 2})
+        assert session.run(following[1]).tolist() == [[2, 2], [0, 1]]
+        assert session.run(one_shot) == 3
+
+
+def test_a_variable_around_a_map_function_is_refused():
+    outside = Variable(1.0)
     with pytest.raises(UnimplementedError, match="expected a function of its arguments"):
         Dataset.from_tensors(1.0).map(lambda x: x + outside)
     with pytest.raises(UnimplementedError, match="expected a function of its arguments"):

@@ -72,7 +72,7 @@ def test_what_group_by_window_refuses() -> None:
         numbers.apply(group(lambda x: tf.cast(x, tf.float32), lambda key, window: window, 2))
     with pytest.raises(DTypeError, match="reduce_func: expected it to return a Dataset; got"):
         numbers.apply(group(lambda x: x, lambda key, window: key, 2))
-    outside = tf.constant(3, tf.int64)
+    outside = tf.Variable(3, dtype=tf.int64)
     with pytest.raises(UnimplementedError, match="key_func: expected a function of its arguments"):
         numbers.apply(group(lambda x: x + outside, lambda key, window: window, 2))
     with pytest.raises(InvalidArgumentError, match="window size of key 0: expected at least 1; got 0"):

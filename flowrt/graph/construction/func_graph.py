@@ -109,8 +109,10 @@ class FuncGraph(Graph):
         if found is not None:
             return found
         if tensor.graph is not self.outer:
-            assert isinstance(self.outer, FuncGraph)
-            return self.capture(self.outer.capture(tensor))
+            adopted = self.outer.adopt(tensor)
+            if adopted is None:
+                raise self.outer.foreign(tensor)
+            return self.capture(adopted)
         if self.computes_anew and not _is_given(tensor.op):
             return self._computed_here(tensor)
         if _is_copied(tensor):
