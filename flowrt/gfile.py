@@ -7,6 +7,7 @@ TensorFlow does.
 from __future__ import annotations
 
 import glob
+import io
 import os
 import shutil
 from collections.abc import Iterator
@@ -31,10 +32,30 @@ def _typed_errors(path: Any) -> Iterator[None]:
         raise FailedPreconditionError(f"{path}: {error.strerror}") from error
 
 
+class _TextWriter(io.TextIOWrapper):
+    """A text file that is given text or bytes, as TensorFlow's are."""
+
+    def write(self, content: str | bytes) -> int:  # type: ignore[override]
+        return super().write(content.decode() if isinstance(content, bytes) else content)
+
+
+class _BytesWriter(io.BufferedWriter):
+    """A file of bytes that is given bytes or text."""
+
+    def write(self, content: Any) -> int:
+        return super().write(content.encode() if isinstance(content, str) else content)
+
+
 def GFile(name: Any, mode: str = "r") -> IO[Any]:
-    """Open a file. Text modes are UTF-8."""
+    """Open a file. Text modes are UTF-8; all modes write text and bytes alike."""
+    kind = mode.replace("b", "")
     with _typed_errors(name):
-        return open(name, mode, encoding=None if "b" in mode else "utf-8")
+        if kind not in ("w", "a", "x"):
+            return open(name, mode, encoding=None if "b" in mode else "utf-8")
+        raw = io.FileIO(name, kind)
+    if "b" in mode:
+        return _BytesWriter(raw)
+    return _TextWriter(io.BufferedWriter(raw), encoding="utf-8")
 
 
 Open = FastGFile = GFile

@@ -206,3 +206,18 @@ def test_known_values_of_different_ranks_add_up() -> None:
     row, column = tf.constant([4, 5, 6]) * 1, tf.constant([[1], [2]]) * 1
     assert tf.get_static_value(row + column) == ((5, 6, 7), (6, 7, 8))
     assert tf.get_static_value(row + tf.constant(1) * 1) == (5, 6, 7)
+
+
+def test_files_are_given_text_or_bytes(tmp_path: Path) -> None:
+    for mode in ("w", "wb", "a"):
+        path = tmp_path / mode
+        with tf.gfile.GFile(str(path), mode) as file:
+            file.write("\u00e4\n")
+            file.write("\u00f6\n".encode())
+        assert path.read_text("utf-8") == "\u00e4\n\u00f6\n"
+        with tf.gfile.GFile(str(path), "rb") as file:
+            assert file.read() == "\u00e4\n\u00f6\n".encode()
+    found = tf.gfile.Stat(str(tmp_path / "w"))
+    assert (found.length, found.is_directory) == (6, False)
+    assert tf.io.gfile.exists(str(tmp_path / "w"))
+    assert tf.io.gfile.glob([str(tmp_path / "w*")]) == [str(tmp_path / "w"), str(tmp_path / "wb")]

@@ -1,12 +1,14 @@
 """``flowrt.contrib``: the parts of TensorFlow 1's contrib that scripts use most.
 
 cluster_resolver    which tasks a job has
+crf                 conditional random fields over tags
 data                transformations of datasets
 distributions       probability distributions
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
-learn               modes of models
+learn               modes of models; documents as numbers
 lookup              tables
+legacy_seq2seq      sequences as lists of steps
 losses              losses with the predictions first
 framework           arg_scope, the global step, nest
 rnn                 recurrent cells and networks
@@ -22,12 +24,14 @@ from typing import Any
 
 from flowrt.contrib import (
     cluster_resolver,
+    crf,
     data,
     distribute,
     distributions,
     framework,
     layers,
     learn,
+    legacy_seq2seq,
     lookup,
     losses,
     mixed_precision,
@@ -42,8 +46,9 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "data", "distribute", "distributions", "framework", "layers", "learn", "lookup",
-    "losses", "mixed_precision", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
+    "cluster_resolver", "crf", "data", "distribute", "distributions", "framework", "layers", "learn",
+    "legacy_seq2seq", "lookup", "losses", "mixed_precision", "rnn", "seq2seq", "slim", "tensorboard", "tpu",
+    "training",
 ]  # fmt: skip
 
 _PATHS = """
@@ -53,6 +58,10 @@ layers.python.layers: initializers layers optimizers regularizers -> contrib.lay
 layers.python.layers: utils -> tf1.layer_arguments
 learn: python -> contrib.learn
 learn.python: learn -> contrib.learn
+learn.python.learn: datasets ->
+learn.python.learn.datasets: mnist -> examples.tutorials.mnist.input_data
+learn: datasets ->
+learn.datasets: mnist -> examples.tutorials.mnist.input_data
 framework: python -> contrib.framework
 framework.python: framework ops -> contrib.framework
 framework.python.ops: add_arg_scope arg_scope variables -> contrib.framework

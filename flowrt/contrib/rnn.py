@@ -95,7 +95,7 @@ class LayerNormBasicLSTMCell(RNNCell):
 
     def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, LSTMStateTuple]:
         c, h = state
-        gates = _linear(concat([inputs, h], 1), 4 * self._num_units, has_bias=not self._layer_norm)
+        gates = linear(concat([inputs, h], 1), 4 * self._num_units, has_bias=not self._layer_norm)
         parts = zip(("input", "transform", "forget", "output"), split(gates, 4, axis=1), strict=True)
         i, j, f, o = (self._normalized(name, part) for name, part in parts)
         candidate = self._activation(j)
@@ -117,7 +117,7 @@ class LayerNormBasicLSTMCell(RNNCell):
         return normalize(value, gamma, beta, epsilon=epsilon)
 
 
-def _linear(inputs: Tensor, size: int, has_bias: bool = True) -> Tensor:
+def linear(inputs: Tensor, size: int, has_bias: bool = True) -> Tensor:
     """``inputs @ kernel + bias``, with variables in the open scope."""
     depth = inputs.shape.as_list()[-1]
     outputs: Tensor = matmul(inputs, get_variable("kernel", [depth, size], inputs.dtype))
@@ -184,7 +184,7 @@ class InputProjectionWrapper(_Around):
         self._num_proj, self._activation = num_proj, activation
 
     def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> Any:
-        projected = _linear(inputs, self._num_proj)
+        projected = linear(inputs, self._num_proj)
         return self._cell(self._activation(projected) if self._activation else projected, state)
 
 
@@ -201,7 +201,7 @@ class OutputProjectionWrapper(_Around):
 
     def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> Any:
         outputs, new_state = self._cell(inputs, state)
-        projected = _linear(outputs, self._output_size)
+        projected = linear(outputs, self._output_size)
         return self._activation(projected) if self._activation else projected, new_state
 
 

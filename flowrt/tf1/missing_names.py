@@ -178,6 +178,7 @@ PUBLIC_NAMESPACES = [
     "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
+    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
