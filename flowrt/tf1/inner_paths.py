@@ -34,9 +34,10 @@ class InnerPath(ModuleType):
         if not name.startswith("__"):
             wanted = self._renamed.get(name, name)
             for source in self._found():
-                found = getattr(source, wanted, _ABSENT)
-                if found is not _ABSENT:
-                    return found
+                try:
+                    return getattr(source, wanted)
+                except (AttributeError, ImportError):  # the latter from a source, in "from path import name"
+                    continue
         raise missing_name(self._path, name)
 
     def __dir__(self) -> list[str]:
