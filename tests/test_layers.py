@@ -424,7 +424,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
         "strategies.layouts",
     ),
-    "keras": ("state", "", "saving", "engine", "layers", "models", "backend"),
+    "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
     "viz": ("", "formats.picture", "html", "formats", "export", "overview"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def alias() -> Iterator[types.ModuleType]:
     tensorflow.install()
     yield importlib.import_module("tensorflow")
     tensorflow.uninstall()
-    assert not [name for name in sys.modules if name.split(".")[0] == "tensorflow"]
+    assert not [name for name in sys.modules if name.split(".")[0] in ("tensorflow", "keras")]
 
 
 def test_a_module_of_the_alias_is_flowrts_own(alias: types.ModuleType) -> None:
@@ -62,6 +63,26 @@ def test_scripts_import_from_the_alias_in_every_form(alias: types.ModuleType) ->
     assert names["get_variable"] is flowrt.get_variable
 
 
+def test_keras_is_found_under_all_its_names(alias: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: dict[str, object] = {}
+    exec(  # noqa: S102
+        "from tensorflow.keras.layers import Dense as d1\n"
+        "from tensorflow.python.keras.layers.core import Dense as d2\n"
+        "from tensorflow.python.keras.engine.input_spec import InputSpec\n"
+        "from tensorflow.python.keras import backend\n"
+        "from keras.layers.core import Dense as d3\n"
+        "from keras.utils import np_utils\n"
+        "import keras.backend as k\n",
+        names,
+    )
+    assert names["d1"] is names["d2"] is names["d3"] is flowrt.keras.layers.Dense
+    assert names["k"].mean is names["backend"].mean is flowrt.keras.backend.mean  # type: ignore[attr-defined]
+    tensorflow.uninstall()
+    tensorflow.install()
+    monkeypatch.setattr(tensorflow, "_is_installed", lambda name: True)
+    assert importlib.util.find_spec("keras") is None  # the real one would be found by Python itself
+
+
 def test_names_of_before_one_are_found_only_through_the_alias(alias: types.ModuleType) -> None:
     for path, names in before_one.NAMES.items():
         view = importlib.import_module(f"tensorflow.{path}".strip("."))
@@ -82,8 +103,8 @@ def test_names_of_before_one_are_found_only_through_the_alias(alias: types.Modul
 
 
 def test_what_cannot_be_resolved_says_what_is_nearest(alias: types.ModuleType) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"keras: there is no Keras\. Instead"):
-        importlib.import_module("tensorflow.keras.layers")
+    with pytest.raises(ModuleNotFoundError, match=r"feature_column: there are no feature columns\. Instead"):
+        importlib.import_module("tensorflow.feature_column.layers")
     with pytest.raises(ModuleNotFoundError, match=r"contrib\.slimm: flowrt has no such name\. Nearest"):
         importlib.import_module("tensorflow.contrib.slimm")
     with pytest.raises(ModuleNotFoundError, match=r"tensorflow\.get_variable: expected a module"):

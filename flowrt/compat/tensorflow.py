@@ -4,6 +4,8 @@
     import tensorflow as tf                        # a view of flowrt, with the names of before TensorFlow 1.0
     from tensorflow.python.framework import ops    # flowrt.python.framework.ops itself
 
+    from keras.layers import Dense                 # flowrt.keras.layers.Dense, where Keras is not installed
+
 ``flowrt-tf1 script.py`` does the same for a script from the command line. Nothing else installs the finder,
 and one process has either TensorFlow or the alias. A module `flowrt.x` is `tensorflow.x` itself; only the
 modules that had other names before TensorFlow 1.0 are views, so that flowrt's own stay without them.
@@ -15,7 +17,7 @@ import functools
 import sys
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +26,7 @@ from flowrt.errors import AlreadyExistsError
 
 __all__ = ["install", "uninstall"]
 
-ROOT = "tensorflow"
+ROOT, KERAS = "tensorflow", "keras"
 
 
 def install() -> None:
@@ -51,7 +53,14 @@ def uninstall() -> None:
 
 
 def _is_below(name: str) -> bool:
-    return name == ROOT or name.startswith(f"{ROOT}.")
+    """Whether ``name`` is TensorFlow's, or Keras's where that is not installed."""
+    top = name.partition(".")[0]
+    return top == ROOT or (top == KERAS and not _is_installed(KERAS))
+
+
+@functools.cache
+def _is_installed(name: str) -> bool:
+    return PathFinder.find_spec(name) is not None
 
 
 class View(ModuleType):
@@ -101,6 +110,8 @@ class _Finder(MetaPathFinder, Loader):
 
 def _module(name: str) -> ModuleType:
     """The module for the import of ``name``. Raises `ModuleNotFoundError` that says what is nearest."""
+    if name == KERAS:
+        return before_one.look_up(KERAS)
     path = name.removeprefix(ROOT).lstrip(".")
     if path in before_one.NAMES:
         return _view(path)

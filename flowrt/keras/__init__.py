@@ -12,6 +12,8 @@ identifiers             objects by name
 activations, constraints, initializers, regularizers, losses, metrics, optimizers, callbacks
 progress_bar            a line that shows how far an epoch is
 labels, sequences       ``utils``: one-hot labels; data with numbered batches
+preprocessing           texts, images and sequences of several lengths as arrays
+local_datasets          ``datasets``: those in ``~/.keras/datasets``
 saving                  models and weights as files
 engine                  `Layer`, `Model`, `Sequential`
 layers                  the layers
@@ -27,10 +29,12 @@ from flowrt.keras import identifiers as identifiers
 from flowrt.keras import initializers as initializers
 from flowrt.keras import labels as labels
 from flowrt.keras import layers as layers
+from flowrt.keras import local_datasets as local_datasets
 from flowrt.keras import losses as losses
 from flowrt.keras import metrics as metrics
 from flowrt.keras import models as models
 from flowrt.keras import optimizers as optimizers
+from flowrt.keras import preprocessing as preprocessing
 from flowrt.keras import progress_bar as progress_bar
 from flowrt.keras import regularizers as regularizers
 from flowrt.keras import sequences as sequences
@@ -40,9 +44,17 @@ from flowrt.keras.engine.sequential import Sequential as Sequential
 from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
+__version__ = "2.2.4-tf"
+
 _PATHS = """
 : utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
+utils: data_utils generic_utils np_utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
+datasets: boston_housing fashion_mnist mnist -> keras.local_datasets
+engine: base_layer topology training -> keras keras.layers
 """
+_RENAMED = {
+    f"datasets.{name}": {"load_data": f"load_{name}"} for name in ("boston_housing", "fashion_mnist", "mnist")
+}
 
-make_paths("keras", read_paths(_PATHS), {})
+make_paths("keras", read_paths(_PATHS), _RENAMED)
 __getattr__ = missing_from("keras")

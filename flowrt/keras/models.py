@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -44,7 +45,19 @@ def layer_from_config(config: Mapping[str, Any], custom_objects: Any = None) -> 
                 inner[key] = (
                     [layer_from_config(c) for c in own] if isinstance(own, list) else layer_from_config(own)
                 )
+        own = _layer_class(name)
+        inner = inner if own is None else _known_options(own, inner)
         return deserialize_object({"class_name": name, "config": inner}, _layer_class, "layer")
+
+
+def _known_options(layer_class: type[Layer], config: Mapping[str, Any]) -> dict[str, Any]:
+    """``config`` without options that later versions of Keras added and left at None, False or 1."""
+    known = {
+        name
+        for cls in layer_class.__mro__
+        for name in inspect.signature(vars(cls).get("__init__", cls)).parameters
+    }
+    return {key: value for key, value in config.items() if key in known or value not in (None, False, 1)}
 
 
 def _layer_class(name: str) -> Any:
@@ -158,7 +171,7 @@ def clone_model(
 
     ``clone_function`` makes a layer of a layer. Raises `InvalidArgumentError` for a model that is a class.
     """
-    copy = clone_function or (lambda layer: type(layer).from_config(layer.get_config()))
+    copy = clone_function or (lambda layer: layer.copied())
     if isinstance(model, Sequential):
         cloned = Sequential(
             [clone_model(m) if isinstance(m, Model) else copy(m) for m in model.layers], model.name

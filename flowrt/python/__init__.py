@@ -11,6 +11,9 @@ from flowrt.tf1.missing_names import missing_from
 
 _PATHS = """
 : pywrap_tensorflow -> train
+: keras -> keras
+keras: layers -> keras.layers
+keras: utils -> keras.utils
 client: session client_lib -> flowrt
 client: device_lib -> config.device_listing
 client: timeline -> profiler.timeline
@@ -32,6 +35,23 @@ framework: sparse_tensor -> flowrt sparse
 framework: tensor_shape -> flowrt graph.shapes
 framework: test_util -> test
 framework: versions -> compat.v1
+keras: activations -> keras.activations
+keras: backend -> keras.backend
+keras: callbacks -> keras.callbacks
+keras: constraints -> keras.constraints
+keras: initializers -> keras.initializers
+keras: losses -> keras.losses
+keras: metrics -> keras.metrics
+keras: models -> keras.models
+keras: optimizers -> keras.optimizers
+keras: regularizers -> keras.regularizers
+keras.engine: base_layer input_layer input_spec network sequential training -> keras keras.layers
+keras.layers: advanced_activations convolutional core embeddings merge noise normalization pooling recurrent
+    wrappers -> keras.layers
+keras.preprocessing: image -> keras.preprocessing.image
+keras.preprocessing: sequence -> keras.preprocessing.sequence
+keras.preprocessing: text -> keras.preprocessing.text
+keras.utils: data_utils generic_utils np_utils -> keras.utils
 layers: base convolutional core layers normalization pooling -> layers
 layers: utils -> tf1.layer_arguments
 lib: ->

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 import flowrt as tf
 from flowrt import keras
-from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
 from flowrt.keras import backend as K
 from flowrt.keras import layers
 
@@ -205,6 +206,39 @@ def test_saved_weights_and_architecture_make_the_same_model(tmp_path: Path) -> N
     assert tf.train.load_checkpoint(str(tmp_path / "weights")).has_tensor(
         "layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE"
     )
+
+
+def test_copies_have_layers_of_their_own() -> None:
+    x = keras.Input((5, 3))
+    y = layers.Bidirectional(layers.LSTM(2, return_sequences=True))(x)
+    y = layers.TimeDistributed(layers.Dense(3, activation=lambda v: v * 2.0))(y)
+    y = layers.RNN([layers.GRUCell(3), layers.LSTMCell(2)])(y)
+    model = keras.Model(x, layers.Lambda(lambda v: v + 1.0)(y))
+    copy = keras.models.clone_model(model)
+    assert not set(copy.weights) & set(model.weights)
+    copy.set_weights(model.get_weights())
+    data = np.random.RandomState(2).normal(size=(4, 5, 3))
+    np.testing.assert_allclose(copy.predict(data), model.predict(data), rtol=1e-6)
+    assert model.layers[1].compute_output_shape((None, 7, 3)).as_list() == [None, 7, 4]
+
+
+def test_a_model_comes_back_from_hdf5(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    model, path = linear(kernel_regularizer="l2"), str(tmp_path / "model.h5")
+    model.fit(X, Y, verbose=0)
+    model.save(path)
+    loaded = keras.models.load_model(path)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+    assert loaded.train_on_batch(X, Y) == pytest.approx(model.train_on_batch(X, Y))
+    model.save_weights(path)
+    loaded.load_weights(path, by_name=True)
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_without_h5py_hdf5_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UnimplementedError, match="expected h5py"):
+        linear().save(str(tmp_path / "model.h5"))
 
 
 def test_misuse_is_named() -> None:

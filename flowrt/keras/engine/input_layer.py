@@ -28,6 +28,7 @@ class InputLayer(Layer):
         input_tensor: Tensor | None = None,
         sparse: bool = False,
         name: str | None = None,
+        ragged: bool = False,
         **options: Any,
     ) -> None:
         shape = options.pop("batch_input_shape", None)
@@ -35,8 +36,8 @@ class InputLayer(Layer):
             shape = (batch_size, *as_tuple(input_shape))
         if shape is None and input_tensor is None:
             raise misuse("Input: expected a shape or a tensor; got neither")
-        if sparse:
-            raise misuse("Input: expected sparse=False; use flowrt.sparse_placeholder outside of models")
+        if sparse or ragged:
+            raise misuse("Input: expected dense inputs; use flowrt.sparse_placeholder outside of models")
         name = name or f"input_{get_uid('input')}"
         super().__init__(name=name, dtype=dtype or floatx(), **options)
         self.is_placeholder = input_tensor is None

@@ -28,7 +28,7 @@ from flowrt.graph.source import misuse
 from flowrt.initializers import GlorotUniform, Zeros
 from flowrt.keras import constraints, initializers, regularizers
 from flowrt.keras.engine.nodes import Node, is_of_use, one_or_list, record, tensors_in
-from flowrt.keras.identifiers import serialize_object
+from flowrt.keras.identifiers import custom_object_scope, serialize_object
 from flowrt.keras.state.graph_state import mask_of, set_mask, tracked, unique_layer_name
 from flowrt.keras.state.sessions import batch_get_value, batch_set_value, learning_phase
 from flowrt.keras.state.settings import floatx
@@ -167,9 +167,7 @@ class Layer(base.Layer):
         """The shape of the outputs for that of the inputs, found with an equal layer in another graph."""
         with Graph().as_default():
             dtype = self.dtype or floatx()
-            outputs = self.from_config(self.get_config())(
-                map_shapes(lambda s: placeholder(dtype, s), input_shape)
-            )
+            outputs = self.copied()(map_shapes(lambda s: placeholder(dtype, s), input_shape))
             return map_structure(lambda t: t.shape, outputs)
 
     def get_config(self) -> dict[str, Any]:
@@ -185,13 +183,26 @@ class Layer(base.Layer):
         given = dict(zip((p.name for p in own), args, strict=False)) | kwargs
         if not any(p.kind is p.VAR_KEYWORD for p in own):
             config = {key: value for key, value in config.items() if key in taken}
-        skipped = {"weights", "input_shape", "input_dim", "batch_input_shape", "batch_size", *config}
+        skipped = {"weights", "input_shape", "input_dim", "batch_input_shape", "batch_size"} - taken | set(
+            config
+        )
         return config | {k: serialize_object(v) for k, v in given.items() if k not in skipped}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Any:
         """A layer of such arguments."""
         return cls(**config)
+
+    def copied(self) -> Any:
+        """A new layer like this one, with new weights."""
+        args, kwargs = self._arguments
+        functions = {f.__name__: f for f in (*args, *kwargs.values()) if hasattr(f, "__name__")}
+        with custom_object_scope(functions):
+            return self.from_config({**self.get_config(), **self._inner_copies()})
+
+    def _inner_copies(self) -> dict[str, Any]:
+        """Copies of the layers among the arguments, by the names of these."""
+        return {}
 
     # --- calling
 

@@ -263,6 +263,9 @@ class StackedRNNCells(Layer):
     def output_size(self) -> Any:
         return getattr(self.cells[-1], "output_size", flatten(self.cells[-1].state_size)[0])
 
+    def _inner_copies(self) -> dict[str, Any]:
+        return {"cells": [cell.copied() for cell in self.cells]}
+
     def build(self, input_shape: Any) -> None:
         dims = list(input_shape.as_list())
         for index, cell in enumerate(self.cells):

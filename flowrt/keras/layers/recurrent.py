@@ -140,6 +140,9 @@ class RNN(Layer):
         rows = inputs.shape.as_list()[axis] or shape(inputs)[axis]
         return [zeros([rows, n], inputs.dtype) for n in self._sizes]
 
+    def _inner_copies(self) -> dict[str, Any]:
+        return {} if isinstance(self, _OfCell) else {"cell": self.cell.copied()}
+
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         own = mask if self.return_sequences else None
         return [own, *[None] * len(self._sizes)] if self.return_state else own

@@ -37,6 +37,9 @@ class Wrapper(Layer):
         inner = {"class_name": type(self.layer).__name__, "config": self.layer.get_config()}
         return {**super().get_config(), "layer": inner}
 
+    def _inner_copies(self) -> dict[str, Any]:
+        return {"layer": self.layer.copied()}
+
 
 class TimeDistributed(Wrapper):
     """``layer`` at each step of ``[batch, time, ...]``."""
@@ -84,7 +87,7 @@ class Bidirectional(Wrapper):
         self.merge_mode, self._initial_weights = merge_mode, weights
         self.return_sequences, self.return_state = layer.return_sequences, layer.return_state
         self.stateful, self.supports_masking = layer.stateful, True
-        self._inner_layer = type(layer).__name__, layer.get_config()
+        self._inner_layer = type(layer), layer.get_config()
 
     def build(self, input_shape: Any) -> None:
         for layer in (self.forward_layer, self.backward_layer):
@@ -138,8 +141,12 @@ class Bidirectional(Wrapper):
         self.backward_layer.reset_states()
 
     def get_config(self) -> dict[str, Any]:
-        name, config = self._inner_layer
-        return {**Layer.get_config(self), "layer": {"class_name": name, "config": config}}
+        layer_class, config = self._inner_layer
+        return {**Layer.get_config(self), "layer": {"class_name": layer_class.__name__, "config": config}}
+
+    def _inner_copies(self) -> dict[str, Any]:
+        layer_class, config = self._inner_layer
+        return {"layer": layer_class.from_config(config)}
 
 
 def _named(layer: RNN, name: str, go_backwards: bool) -> Any:

@@ -1,0 +1,13 @@
+"""``flowrt.keras.preprocessing``: data as arrays.
+
+sequence    sequences of one length
+text        words as integers
+image       batches of images, randomly changed
+"""
+
+from flowrt.keras.preprocessing import image as image
+from flowrt.keras.preprocessing import sequence as sequence
+from flowrt.keras.preprocessing import text as text
+from flowrt.tf1.missing_names import missing_from
+
+__getattr__ = missing_from("keras.preprocessing")

@@ -1,0 +1,76 @@
+"""`flowrt.keras.preprocessing`, `utils` and `datasets`: data as arrays."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowrt import keras
+from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.keras.preprocessing import image, sequence, text
+
+
+def test_sequences_are_padded_and_cut_at_either_end() -> None:
+    lists = [[1], [2, 3, 4], []]
+    for options, expected in (
+        ({}, [[0, 0, 1], [2, 3, 4], [0, 0, 0]]),
+        ({"maxlen": 2}, [[0, 1], [3, 4], [0, 0]]),
+        ({"maxlen": 2, "padding": "post", "truncating": "post", "value": 9}, [[1, 9], [2, 3], [9, 9]]),
+    ):
+        np.testing.assert_array_equal(sequence.pad_sequences(lists, **options), expected)
+    with pytest.raises(InvalidArgumentError, match="expected padding pre or post; got 'front'"):
+        sequence.pad_sequences(lists, padding="front")
+    steps = np.arange(10)
+    windows = sequence.TimeseriesGenerator(steps, steps, length=3, batch_size=4)
+    assert len(windows) == 2
+    np.testing.assert_array_equal(windows[1][0], [[4, 5, 6], [5, 6, 7], [6, 7, 8]])
+    np.testing.assert_array_equal(windows[1][1], [7, 8, 9])
+
+
+def test_words_are_numbered_by_how_often_they_are() -> None:
+    texts = ["The cat, the dog!", "the CAT sat"]
+    words = text.Tokenizer(num_words=3, oov_token="?")
+    words.fit_on_texts(texts)
+    assert words.word_index == {"?": 1, "the": 2, "cat": 3, "dog": 4, "sat": 5}
+    assert words.texts_to_sequences(["the dog barks"]) == [[2, 1, 1]]
+    plain = text.Tokenizer()
+    plain.fit_on_texts(texts)
+    np.testing.assert_array_equal(plain.texts_to_matrix(["the the dog"], "count"), [[0, 2, 0, 1, 0]])
+    np.testing.assert_array_equal(keras.utils.to_categorical([[1], [0]], 3), [[0, 1, 0], [1, 0, 0]])
+
+
+def test_images_come_in_batches_normalized() -> None:
+    x = np.random.RandomState(0).rand(5, 4, 4, 3)
+    generator = image.ImageDataGenerator(
+        rescale=2.0, samplewise_center=True, horizontal_flip=True, width_shift_range=0.25
+    )
+    batches = generator.flow(x, np.arange(5), batch_size=2, seed=1)
+    found, labels = zip(*(next(batches) for _ in range(3)), strict=True)
+    assert [len(batch) for batch in found] == [2, 2, 1]
+    assert sorted(np.concatenate(labels)) == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(np.concatenate(found).mean((1, 2, 3)), 0, atol=1e-6)
+    with pytest.raises(UnimplementedError, match="rotation_range is not supported"):
+        image.ImageDataGenerator(rotation_range=20)
+
+
+def test_data_sets_are_read_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    with pytest.raises(NotFoundError, match=r"mnist\.npz; there is none"):
+        keras.datasets.mnist.load_data()
+    folder = tmp_path / "datasets" / "fashion-mnist"
+    folder.mkdir(parents=True)
+    x, y = np.arange(8, dtype=np.uint8).reshape(2, 2, 2), np.array([1, 0], np.uint8)
+    np.savez(folder.parent / "mnist.npz", x_train=x, y_train=y, x_test=x[:1], y_test=y[:1])
+    for kind in ("train", "t10k"):
+        for name, array in (("images-idx3", x), ("labels-idx1", y)):
+            head = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+            (folder / f"{kind}-{name}-ubyte.gz").write_bytes(gzip.compress(head + array.tobytes()))
+    for load in (keras.datasets.mnist.load_data, keras.datasets.fashion_mnist.load_data):
+        (found, labels), (_, test_labels) = load()
+        np.testing.assert_array_equal(found, x)
+        np.testing.assert_array_equal(labels, y)
+        assert test_labels[0] == 1
