@@ -14,14 +14,16 @@ import numpy as np
 
 from flowrt.dtypes import as_dtype, int64
 from flowrt.errors import nearest
-from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array.gather_scatter import gather
+from flowrt.graph.ops.array.segments import unsorted_segment_sum
+from flowrt.graph.ops.array.sorting import unique
 from flowrt.graph.ops.base.filling import fill
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.base.shape_manipulation import shape, size
 from flowrt.graph.ops.elementwise.arithmetic import add, clip_by_value, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.arithmetic import pow as power
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
@@ -29,6 +31,7 @@ from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import sqrt, square
 from flowrt.graph.ops.nn.norms import clip_by_norm
 from flowrt.graph.ops.state import optimizer_updates
+from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import misuse
 from flowrt.keras.identifiers import deserialize_object, lookup_in
@@ -119,8 +122,9 @@ class Optimizer(base.Optimizer):
         return [self._clipped(gradient) for gradient in found]
 
     def _clipped(self, gradient: Any) -> Any:
-        if self.clipnorm or self.clipvalue:
-            gradient = convert_to_tensor(gradient)
+        """``gradient`` in its bounds: of rows, each of them before those of one index are added up."""
+        if isinstance(gradient, IndexedSlices):
+            return IndexedSlices(self._clipped(gradient.values), gradient.indices, gradient.dense_shape)
         if self.clipnorm:
             gradient = clip_by_norm(gradient, self.clipnorm)
         if self.clipvalue:
@@ -237,6 +241,15 @@ class SGD(Optimizer):
             self._hyper("momentum", var), use_nesterov=self.nesterov,
         )  # fmt: skip  # the slot keeps -v
 
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        steps = multiply(self._rate_of(var), grad.values)
+        if not self._slot_names:
+            return resource_scatter_sub(var.handle, grad.indices, steps)
+        return optimizer_updates.sparse_apply_momentum(
+            var.handle, self._slot(var, "momentum").handle, constant(1.0, var.dtype), steps, grad.indices,
+            self._hyper("momentum", var), use_nesterov=self.nesterov,
+        )  # fmt: skip
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "nesterov": self.nesterov}
 
@@ -274,6 +287,19 @@ class RMSprop(Optimizer):
         scaled = realdiv(multiply(rate, grad), sqrt(add(spread, self.epsilon)))
         moved = slot.assign(add(multiply(self._hyper("momentum", var), slot.read_value()), scaled))
         return var.assign_sub(moved, read_value=False)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        """Move the rows of ``grad`` only, with momentum; without, all averages, as if other rows were 0."""
+        if not self._has_momentum:
+            return super()._apply_sparse(grad, var)
+        slots = ["mg", "rms", "momentum"] if self.centered else ["rms", "momentum"]
+        rules = optimizer_updates
+        rule = rules.sparse_apply_centered_rmsprop if self.centered else rules.sparse_apply_rmsprop
+        return rule(
+            var.handle, *(self._slot(var, slot).handle for slot in slots), self._rate_of(var),
+            self._hyper("rho", var), self._hyper("momentum", var), constant(self.epsilon, var.dtype),
+            grad.values, grad.indices,
+        )  # fmt: skip
 
     def _average(self, var: Variable, slot: str, value: Tensor, rho: Tensor) -> Tensor:
         """The moving average after ``value``."""
@@ -328,6 +354,13 @@ class Adadelta(Optimizer):
         return optimizer_updates.apply_adadelta(
             var.handle, self._slot(var, "accum_grad").handle, self._slot(var, "accum_var").handle,
             self._rate_of(var), self._hyper("rho", var), constant(self.epsilon, var.dtype), grad,
+        )  # fmt: skip
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        return optimizer_updates.sparse_apply_adadelta(
+            var.handle, self._slot(var, "accum_grad").handle, self._slot(var, "accum_var").handle,
+            self._rate_of(var), self._hyper("rho", var), constant(self.epsilon, var.dtype), grad.values,
+            grad.indices,
         )  # fmt: skip
 
     def get_config(self) -> dict[str, Any]:
@@ -399,8 +432,26 @@ class Adamax(Optimizer):
         step = multiply(rate, realdiv(new_m, add(new_v, self.epsilon)))
         return var.assign_sub(step, read_value=False)
 
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        """Move the rows of ``grad`` only, in the slots, too."""
+        first, second = self._hyper("beta_1", var), self._hyper("beta_2", var)
+        m, v = self._slot(var, "m"), self._slot(var, "v")
+        g, rows = _summed(grad)
+        new_m = add(multiply(first, m.sparse_read(rows)), multiply(subtract(1.0, first), g))
+        new_v = maximum(multiply(second, v.sparse_read(rows)), absolute(g))
+        rate = realdiv(self._rate_of(var), subtract(1.0, power(first, self._step_of(var))))
+        step = multiply(rate, realdiv(new_m, add(new_v, self.epsilon)))
+        slots = [slot.scatter_update(IndexedSlices(new, rows)) for slot, new in ((m, new_m), (v, new_v))]
+        return group(*slots, resource_scatter_sub(var.handle, rows, step))
+
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon}
+
+
+def _summed(grad: IndexedSlices) -> tuple[Tensor, Tensor]:
+    """The rows of a gradient with those of one index added up, and the indices."""
+    rows, place = unique(grad.indices)
+    return unsorted_segment_sum(grad.values, place, size(rows)), rows
 
 
 _SCHEDULE_DECAY = 0.004
@@ -432,7 +483,7 @@ class Nadam(Optimizer):
     def _momentum(self, first: Any, step: Tensor) -> Tensor:
         return multiply(first, subtract(1.0, multiply(0.5, power(0.96, multiply(step, _SCHEDULE_DECAY)))))
 
-    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+    def _apply_dense(self, grad: Tensor, var: Variable, rows: Tensor | None = None) -> Operation:
         first, second = self._hyper("beta_1", var), self._hyper("beta_2", var)
         now, following, product = (cast(x, var.dtype) for x in (self._now, self._next, self._product))
         m, v = self._slot(var, "m"), self._slot(var, "v")
@@ -443,7 +494,13 @@ class Nadam(Optimizer):
         spread = realdiv(new_v, subtract(1.0, power(second, self._step_of(var))))
         ahead = add(multiply(subtract(1.0, now), gradient), multiply(following, average))
         step = realdiv(multiply(self._rate_of(var), ahead), add(sqrt(spread), self.epsilon))
+        if rows is not None:
+            return resource_scatter_sub(var.handle, rows, gather(step, rows))
         return var.assign_sub(step, read_value=False)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        """Move all averages, as if the other rows were 0, but the weights of these rows only."""
+        return self._apply_dense(densified(grad, var), var, unique(grad.indices).y)
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon}

@@ -5,6 +5,7 @@ python models.py NAME OUTPUT [WEIGHTS]    # with TensorFlow's Keras: weights and
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
@@ -242,12 +243,34 @@ def gan(keras: Any) -> Case:
     return combined, _random(32, 4), np.ones((32, 1))
 
 
+def embedding(keras: Any, optimizer: str) -> Case:
+    """Gradients of rows, of which some are equal: what each optimizer does with the other rows differs."""
+    made = keras.optimizers
+    chosen = {
+        "momentum": lambda: made.SGD(0.1, momentum=0.9, nesterov=True),
+        "rmsprop": lambda: made.RMSprop(0.01, momentum=0.9, centered=True),
+        "adagrad": lambda: made.Adagrad(0.1),
+        "adadelta": lambda: made.Adadelta(1.0),
+        "adam": lambda: made.Adam(0.1, clipvalue=0.01, decay=0.1),
+        "adamax": lambda: made.Adamax(0.1),
+        "nadam": lambda: made.Nadam(0.1),
+        "clipped": lambda: made.SGD(0.1, clipnorm=0.1),
+    }[optimizer]()
+    layers = keras.layers
+    model = keras.Sequential([layers.Embedding(9, 3, input_length=4), layers.Flatten(), layers.Dense(1)])
+    model.compile(chosen, "mse")
+    return model, np.array([[0, 1, 1, 2], [3, 0, 0, 4]]), np.array([[1.0], [-1.0]])
+
+
 CASES = {
     case.__name__: case
     for case in (
         mlp, cnn, lstm_text, gru_bidirectional, two_inputs_two_outputs, autoencoder, residual, own_layer,
         subclass, siamese, sequence_tagger, gan,
     )
+} | {
+    f"embedding_{name}": functools.partial(embedding, optimizer=name)
+    for name in ("momentum", "rmsprop", "adagrad", "adadelta", "adam", "adamax", "nadam", "clipped")
 }  # fmt: skip
 
 

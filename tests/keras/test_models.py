@@ -84,6 +84,15 @@ def test_a_model_is_a_part_of_a_graph() -> None:
         np.testing.assert_allclose(model.predict(X), session.run(model(x), {x: X}), rtol=1e-5)
 
 
+def test_optimizers_of_train_train_models() -> None:
+    model = keras.Sequential([layers.Dense(1, input_dim=4)])
+    model.compile(tf.train.AdamOptimizer(0.05), "mse")
+    losses = model.fit(X, Y, epochs=5, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    with pytest.raises(InvalidArgumentError, match=r"expected an optimizer of flowrt\.keras"):
+        model.fit(X, Y, verbose=0, callbacks=[keras.callbacks.LearningRateScheduler(lambda epoch: 0.1)])
+
+
 def test_operations_between_layers_are_part_of_the_model() -> None:
     x = keras.Input((4,))
     model = keras.Model(x, tf.exp(layers.Dense(2)(x) * 2.0) + 1.0)

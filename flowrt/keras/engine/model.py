@@ -27,6 +27,7 @@ from flowrt.keras.engine.summary_table import print_summary
 from flowrt.keras.engine.training_loop import evaluate_loop, fit_loop, predict_loop
 from flowrt.keras.metrics import reset
 from flowrt.keras.saving import model_files, weight_files
+from flowrt.keras.state.graph_state import tracked
 from flowrt.keras.state.sessions import get_session, learning_phase
 from flowrt.keras.state.settings import floatx
 from flowrt.nest import flatten
@@ -185,6 +186,8 @@ class Model(Network):
                     updates += self.optimizer.get_updates(loss, weights)
                 else:
                     updates.append(self.optimizer.minimize(loss, var_list=weights))
+                    for variable in self.optimizer.variables():
+                        tracked(variable)
         return list(dict.fromkeys(updates))
 
     # --- training
