@@ -13,6 +13,7 @@ from flowrt import core as core
 from flowrt import data as data
 from flowrt import debugging as debugging
 from flowrt import distribute as distribute
+from flowrt import distributions as distributions
 from flowrt import dtypes as dtypes
 from flowrt import errors as errors
 from flowrt import estimator as estimator
@@ -29,6 +30,7 @@ from flowrt import keras as keras
 from flowrt import layers as layers
 from flowrt import linalg as linalg
 from flowrt import logging as logging
+from flowrt import lookup as lookup
 from flowrt import losses as losses
 from flowrt import math as math
 from flowrt import metrics as metrics
@@ -1602,6 +1604,14 @@ def string_strip(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Strings without the white space at their ends.
+    """
+
+def string_to_hash_bucket_fast(
+    input: TensorLike,
+    num_buckets: builtins.int,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """A number below ``num_buckets`` for each string: the remainder of its fingerprint.
     """
 
 def substr(

@@ -4,6 +4,7 @@ import builtins
 from flowrt import as_string as as_string
 from flowrt import regex_replace as regex_replace
 from flowrt import string_strip as _strip
+from flowrt import string_to_hash_bucket_fast as _to_hash_bucket_fast
 from flowrt import substr as substr
 from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.ops.text.formatting import string_format as _format
@@ -26,6 +27,7 @@ def lower(
     """
 
 strip = _strip
+to_hash_bucket_fast = _to_hash_bucket_fast
 to_number = _to_number
 def upper(
     input: TensorLike,

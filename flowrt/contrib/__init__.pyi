@@ -2,11 +2,15 @@
 
 import builtins
 from flowrt.contrib import cluster_resolver as cluster_resolver
+from flowrt.contrib import crf as crf
 from flowrt.contrib import data as data
 from flowrt.contrib import distribute as distribute
+from flowrt.contrib import distributions as distributions
 from flowrt.contrib import framework as framework
 from flowrt.contrib import layers as layers
 from flowrt.contrib import learn as learn
+from flowrt.contrib import legacy_seq2seq as legacy_seq2seq
+from flowrt.contrib import lookup as lookup
 from flowrt.contrib import losses as losses
 from flowrt.contrib import mixed_precision as mixed_precision
 from flowrt.contrib import rnn as rnn
