@@ -35,7 +35,7 @@ def _typed_errors(path: Any) -> Iterator[None]:
 class _TextWriter(io.TextIOWrapper):
     """A text file that is given text or bytes, as TensorFlow's are."""
 
-    def write(self, content: str | bytes) -> int:  # type: ignore[override]
+    def write(self, content: str | bytes) -> int:
         return super().write(content.decode() if isinstance(content, bytes) else content)
 
 
