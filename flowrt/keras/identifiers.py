@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import nearest
 from flowrt.graph.source import misuse
 
 _CUSTOM: dict[str, Any] = {}
@@ -99,9 +98,3 @@ def serialize_object(value: Any) -> Any:
     if name is None:
         raise misuse(f"get_config: expected a value that JSON can hold; got {value!r}")
     return name
-
-
-def check_known(name: str, known: Mapping[str, Any], what: str) -> None:
-    """Raise `InvalidArgumentError` unless ``name`` is in ``known``."""
-    if name not in known:
-        raise misuse(f"{what}: expected one of {', '.join(known)}; got {name!r}.{nearest(name, known)}")

@@ -285,6 +285,36 @@ def run(keras: Any, name: str, weights: Any = None) -> tuple[list[Any], Any, Any
     return initial, np.array(found), np.ravel(model.evaluate(x, y, verbose=0))
 
 
+METRICS = (
+    "AUC", "BinaryAccuracy", "BinaryCrossentropy", "CosineSimilarity", "FalseNegatives", "FalsePositives",
+    "Hinge", "KLDivergence", "LogCoshError", "MeanAbsolutePercentageError", "MeanSquaredError",
+    "MeanSquaredLogarithmicError", "Poisson", "Precision", "Recall", "RootMeanSquaredError", "SquaredHinge",
+    "TrueNegatives", "TruePositives",
+)  # fmt: skip
+LOSSES = (
+    "binary_crossentropy", "categorical_crossentropy", "categorical_hinge", "cosine_similarity", "hinge",
+    "kld", "logcosh", "mae", "mape", "mse", "msle", "poisson", "squared_hinge",
+)  # fmt: skip
+
+
+def measures(keras: Any) -> dict[str, Any]:
+    """Every metric and loss of random values."""
+    backend, random = keras.backend, np.random.RandomState(0)
+    session, found = backend.get_session(), {}
+    true, said = (random.rand(20, 1) > 0.5).astype("float32"), random.rand(20, 1).astype("float32")
+    for name in METRICS:
+        metric = getattr(keras.metrics, name)()
+        update = metric.update_state(true, said)
+        session.run([variable.initializer for variable in metric.variables])
+        session.run(update)
+        found[name] = session.run(metric.result())
+    labels, scores = np.eye(3, dtype="float32")[random.randint(0, 3, 5)], random.rand(5, 3).astype("float32")
+    for name in LOSSES:
+        tensors = backend.constant(labels), backend.constant(scores)
+        found[name] = session.run(keras.losses.get(name)(*tensors))
+    return found
+
+
 class _Theirs:
     """TensorFlow 1's Keras, with the optimizers that it had then."""
 
@@ -306,4 +336,4 @@ if __name__ == "__main__":
         keras.backend.clear_session()
         own = [stored[f"{case}/{i}"] for i in range(sum(key.startswith(f"{case}/") for key in stored.files))]
         _, results[f"{case}/steps"], results[f"{case}/end"] = run(keras, case, own)
-    np.savez(sys.argv[2], **results)
+    np.savez(sys.argv[2], **results, **measures(keras))

@@ -36,11 +36,24 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, A
         yield ours, dict(theirs)
 
 
+TENSORFLOW = pytest.mark.skipif(INTERPRETER is None, reason="FLOWRT_TENSORFLOW names no interpreter")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-@pytest.mark.skipif(INTERPRETER is None, reason="FLOWRT_TENSORFLOW names no interpreter")
+@TENSORFLOW
 @pytest.mark.parametrize("case", models.CASES)
 def test_results_of_twenty_steps_are_tensorflows(case: str, both: tuple[dict[str, Any], Any]) -> None:
     ours, theirs = both
     for found, expected in zip(ours[case], (theirs[f"{case}/steps"], theirs[f"{case}/end"]), strict=True):
         np.testing.assert_allclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(500)
+@TENSORFLOW
+def test_metrics_and_losses_are_tensorflows(both: tuple[dict[str, Any], Any]) -> None:
+    with tf.Graph().as_default():
+        ours = models.measures(keras)
+    for name, value in ours.items():
+        np.testing.assert_allclose(value, both[1][name], rtol=1e-5, atol=1e-6, err_msg=name)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import as_dtype, float64
+from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.source import misuse
@@ -99,7 +100,12 @@ class Model(Network):
         return self._objective
 
     def add_metric(self, value: Any, aggregation: str | None = None, name: str | None = None) -> None:
-        """Measure a tensor of the model: ``aggregation`` is "mean", or None for a metric's own result."""
+        """Measure the mean of a tensor of the model over batches, once the model is compiled.
+
+        Raises `UnimplementedError` for an ``aggregation`` other than "mean".
+        """
+        if aggregation != "mean":
+            raise misuse(f"add_metric: expected aggregation='mean'; got {aggregation!r}", UnimplementedError)
         self._more_measures.append((name or "metric", value))
 
     @property

@@ -236,6 +236,6 @@ def _add(found: Objective, metric: Metric, *values: Any, **options: Any) -> None
     found.updates += updates
 
 
-def add_measure(found: Objective, metric: Metric | str, value: Any) -> None:
-    """Measure the tensor ``value`` of a model with ``metric``, or with the mean under this name."""
-    _add(found, Mean(metric) if isinstance(metric, str) else metric, value)
+def add_measure(found: Objective, name: str, value: Any) -> None:
+    """Measure the mean of the tensor ``value`` of a model."""
+    _add(found, Mean(name), value)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.executor.session.default_session import get_default_session
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.build import convert_to_tensor
@@ -156,9 +155,3 @@ def _as_operation(update: Any) -> Any:
         variable, value = update
         return variable.assign(convert_to_tensor(value, variable.dtype), read_value=False)
     return group(update) if isinstance(update, Variable) else update
-
-
-def placeholder_dtype(value: Any) -> dtypes.DType:
-    """The dtype for a placeholder that ``value``, an array, is fed to: float64 becomes float32."""
-    found = dtypes.as_dtype(np.asarray(value).dtype)
-    return dtypes.float32 if found is dtypes.float64 else found
