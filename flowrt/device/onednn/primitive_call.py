@@ -21,7 +21,7 @@ from flowrt.device.workspace import WORKSPACE
 from flowrt.loops.llvm_text import with_fields
 
 MULTIPLICATIONS_PER_NS = 50
-"""Of one thread, roughly: 60 to 73 were measured with AVX-512."""
+"""Speed of one thread, roughly: 60 to 73 were measured with AVX-512."""
 
 TEXT = with_fields("""
 %Step = type { ptr, ptr, ptr, i64, ptr, ptr }
@@ -59,8 +59,8 @@ exit:
 """)
 
 _failures = np.zeros(2, np.int64)
-"""How many primitives have failed in this process, and the status of the last one. Whoever runs primitives
-meanwhile fails, too.
+"""The number of primitives that have failed in this process, and the status of the last one. A sequence that
+runs meanwhile in another thread fails, too.
 """
 _failed = _failures.data
 
@@ -78,7 +78,7 @@ class PrimitiveCall(NamedTuple):
 
 
 def primitive_call(execution: Execution) -> PrimitiveCall:
-    """The call of ``execution``, of a primitive for one thread, whose operands are placed."""
+    """The call of ``execution``, of a primitive for one thread, with its operands placed."""
     execute = library().execute_address
     words = [
         word

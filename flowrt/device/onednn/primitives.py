@@ -482,7 +482,7 @@ class Execution:
         self._inner = [dnnl.memory(descriptor) for descriptor in descriptors]
         ends = np.cumsum([0] + [-(-dnnl.nbytes(d) // ALIGNMENT) * ALIGNMENT for d in descriptors]).tolist()
         *self._offsets, self.nbytes = ends
-        """Of its workspace."""
+        """Size of its workspace."""
         self._workspace = 0
         self.steps = self._in_order()
         """Primitives to execute with their arguments: copies in, the primitive, copies out."""
@@ -529,7 +529,7 @@ class Execution:
             dnnl.execute(primitive, self.stream, arguments)
 
     def place_workspace(self, workspace: int) -> None:
-        """Its workspace, `nbytes` bytes, is at this address from now on."""
+        """Use the `nbytes` bytes at this address for its workspace from now on."""
         if workspace != self._workspace:
             for memory, offset in zip(self._inner, self._offsets, strict=True):
                 library().set_address(memory, workspace + offset)

@@ -212,7 +212,7 @@ def _copies(pairs: Iterable[tuple[Array, Array]]) -> MachineCall | None:
 
 
 def _reshape(tensor: Array, shape: Any, out: Sequence[Array]) -> MachineCall | None:
-    """What is no view: of a transpose, for instance."""
+    """A copy where there is no view: of a transpose, for instance."""
     (target,) = out
     if tensor.size != target.size or not target.flags.c_contiguous:
         return None
