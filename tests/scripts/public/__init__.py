@@ -1,0 +1,1 @@
+"""Programs of public repositories, run with `flowrt-tf1` as they are: see `__main__`."""
