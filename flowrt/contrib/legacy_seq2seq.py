@@ -165,7 +165,8 @@ def attention_decoder(
             if step:
                 get_variable_scope().reuse_variables()
             read = convert_to_tensor(_next_input(loop_function, outputs, step, given))
-            mixed = linear(concat([read, *attentions], 1), read.shape.as_list()[1])
+            width: Any = read.shape.as_list()[1]
+            mixed = linear(concat([read, *attentions], 1), width)
             output, state = cell(mixed, state)
             known = True if step == 0 and initial_state_attention else None
             with variable_scope(get_variable_scope(), reuse=known):

@@ -81,7 +81,9 @@ class _TracedGraph(Graph):
         if tensor.graph is not self._outer or isinstance(self._outer, _TracedGraph):
             return None  # of what a function computes for each element nothing can be captured
         if tensor.op.op_def in (hash_table_op, mutable_hash_table_op):
-            return self._tables.get(tensor) or self._table(tensor)
+            if tensor not in self._tables:
+                self._tables[tensor] = self._table(tensor)
+            return self._tables[tensor]
         if tensor.dtype is dtypes.resource:
             return None
         if tensor not in self.captures:
@@ -95,7 +97,7 @@ class _TracedGraph(Graph):
         with self._outer.as_default(), self._outer.control_dependencies(None):
             entries = lookup_table_export(handle, Tkeys=kinds["key_dtype"], Tvalues=kinds["value_dtype"])
         with self.as_default(), self.control_dependencies(None):
-            copied = self._tables[handle] = hash_table_op(**kinds)
+            copied: Tensor = hash_table_op(**kinds)
             self.setup.append(initialize_table(copied, *entries))
         return copied
 
@@ -240,9 +242,12 @@ def trace(
             outputs, other = convert(result)
         except ForeignElementError as error:
             raise _captured(what, error.message) from error
-    own = [output if output.graph is graph else graph.adopt(output) for output in outputs]
-    if None in own:
-        raise _captured(what, outputs[own.index(None)].name)
+    own = list[Tensor]()
+    for output in outputs:
+        adopted = output if output.graph is graph else graph.adopt(output)
+        if adopted is None:
+            raise _captured(what, output.name)
+        own.append(adopted)
     return TracedFunction(tuple(inputs), tuple(own)), other
 
 

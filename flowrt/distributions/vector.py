@@ -130,13 +130,13 @@ class MultivariateNormalDiag(_Vector):
         if "loc" not in known and "scale_diag" not in known:
             raise misuse("MultivariateNormalDiag: expected loc or scale_diag; got neither")
         found = dict(zip(known, floats(**known), strict=True))
-        vector = found.get("scale_diag", found.get("loc"))
+        vector: Any = found.get("scale_diag", found.get("loc"))
         diagonal: Any = found.get("scale_diag")
         if "scale_identity_multiplier" in found:
             more = expand_dims(found["scale_identity_multiplier"], -1)
-            diagonal = (0.0 if diagonal is None else diagonal) + more * ones(shape(vector)[-1:], vector.dtype)  # type: ignore[union-attr]
+            diagonal = (0.0 if diagonal is None else diagonal) + more * ones(shape(vector)[-1:], vector.dtype)
         elif diagonal is None:
-            diagonal = ones(shape(vector)[-1:], vector.dtype)  # type: ignore[union-attr]
+            diagonal = ones(shape(vector)[-1:], vector.dtype)
         super().__init__(
             found.get("loc", zeros_like(diagonal)), diagonal, validate_args, allow_nan_stats, given, name
         )

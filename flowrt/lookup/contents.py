@@ -66,7 +66,11 @@ class TextFileInitializer:
     ) -> None:
         self._filename = convert_to_tensor(filename, string)
         self._key_dtype, self._value_dtype = as_dtype(key_dtype), as_dtype(value_dtype)
-        self._columns = {"key_index": key_index, "value_index": value_index, "delimiter": delimiter}
+        self._columns: dict[str, Any] = {
+            "key_index": key_index,
+            "value_index": value_index,
+            "delimiter": delimiter,
+        }
         self._count = -1 if vocab_size is None else vocab_size
         wanted = {
             key_index: self._key_dtype, value_index: self._value_dtype
