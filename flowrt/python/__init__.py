@@ -73,7 +73,7 @@ ops: image_ops image_ops_impl gen_image_ops -> image
 ops: linalg_ops gen_linalg_ops linalg_grad -> flowrt linalg
 ops: summary_ops summary_ops_v2 -> summary
 ops: bitwise_ops -> bitwise
-ops: init_ops -> flowrt initializers
+ops: init_ops init_ops_v2 -> flowrt initializers
 ops: lookup_ops -> flowrt lookup
 ops: metrics metrics_impl -> metrics
 ops: string_ops -> flowrt strings
