@@ -419,6 +419,33 @@ def test_convolutions_that_layouts_could_make_slow(
     assert not [each for each in made if each.startswith(primitives.SLOW)]
 
 
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_columns_are_rows(data_format: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a bias, and a residual of the same shape."""
+    shapes: list[Any] = []
+    make = onednn_kernels.convolution
+
+    def record(x: Any, filter: Any, y: Any, *rest: Any) -> Any:
+        shapes.append((x.shape, y.shape))
+        return make(x, filter, y, *rest)
+
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    monkeypatch.setattr(onednn_kernels, "convolution", record)
+    rng = np.random.default_rng(0)
+    shape = (2, 37, 1, 12) if data_format == "NHWC" else (2, 12, 37, 1)
+    x, filter = (rng.standard_normal(s).astype(np.float32) for s in (shape, (5, 1, 12, 12)))
+    results = []
+    for dtype in (tf.float32, tf.float64):
+        with tf.Graph().as_default(), tf.Session() as session:
+            fed = tf.placeholder(dtype, shape)
+            kernel = filter.astype(dtype.as_numpy_dtype)
+            y = tf.nn.conv2d(fed, kernel, [1] * 4, "SAME", data_format=data_format)
+            y = tf.nn.bias_add(y, kernel[0, 0, 0], data_format=data_format) + fed
+            results.append(session.run(y, {fed: x}))
+    np.testing.assert_allclose(*results, 1e-4, 1e-4)
+    assert set(shapes) == {((2, 12, 1, 37), (2, 12, 1, 37))}
+
+
 def test_a_pixel_with_an_epilogue_is_not_unfolded(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """The bias of one pixel is a vector: not a whole image with its channels first."""
     monkeypatch.setenv("FLOWRT_JIT", "eager")

@@ -210,10 +210,21 @@ def _forward_on(
     group: Grouping, attrs: Mapping[str, Any], arrays: Sequence[Array], epilogue: Callable[[Array], _Then]
 ) -> tuple[Callable[[], Primitive], tuple[Array, ...]]:
     """A function that finds the primitive of a convolution, and the arrays that it is called with."""
-    images = _as_images(group, attrs, arrays)
+    images = _in_rows(_as_images(group, attrs, arrays))
     then = epilogue(images.arrays[RESULT])
     find = partial(convolution, *images.layouts, images.axes, then.post_ops)
     return find, (*images.arrays, *then.operands)
+
+
+def _in_rows(images: _Images) -> _Images:
+    """``images``, with columns turned to rows. The library has a product for each row of the result: of 512
+    pixels in a column it takes 38 ms for what takes 4 in a row.
+    """
+    if len(images.axes) != 2 or any(array.shape[-1] != 1 for array in images.arrays):
+        return images
+    x, filter, y = (array.swapaxes(-1, -2) for array in images.arrays)
+    layouts = _image_layout(x), layout_of(filter, is_free=True), _image_layout(y)
+    return _Images((x, filter, y), layouts, images.axes[::-1])
 
 
 @lru_cache(maxsize=MAX_KNOWN)
@@ -269,6 +280,8 @@ def _post_ops(epilogue: Epilogue, others: Sequence[Array], images: Array) -> _Th
     operands: list[Array] = []
 
     def combine(kind: int, other: Array) -> None:
+        if other.ndim == images.ndim and other.shape != images.shape:
+            other = other.swapaxes(-1, -2)  # as `_in_rows`
         if other.shape != images.shape:
             other = _by_channels(other, images)
         _check(other)
