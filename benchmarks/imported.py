@@ -112,7 +112,7 @@ def _turn(run: Callable[[], Any], clock: Callable[[], float]) -> Turn:
 
     def turn(seconds: float) -> float:
         count, start, begin = 0, clock(), time.perf_counter()
-        while time.perf_counter() < begin + seconds:
+        while not count or time.perf_counter() < begin + seconds:
             run()
             count += 1
         return (clock() - start) / count

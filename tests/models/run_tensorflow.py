@@ -79,7 +79,7 @@ def take_turns(folder: str, name: str, threads: int) -> None:
     with opened(folder, name, threads) as (run, _):
         for line in sys.stdin:
             count, begin, used = 0, time.perf_counter(), time.process_time()
-            while time.perf_counter() < begin + float(line):
+            while not count or time.perf_counter() < begin + float(line):
                 run()
                 count += 1
             wall, cpu = time.perf_counter() - begin, time.process_time() - used
