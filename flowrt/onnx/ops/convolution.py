@@ -183,13 +183,13 @@ def _interleaved(y: Value, strides: Sequence[int], groups: int) -> Value:
     if math.prod(strides) == 1:
         return y
     spatial = len(strides)
-    n, _, *sizes = shape_of(y)
+    n, width, *sizes = shape_of(y)
+    channels = width // math.prod(strides)
     to_last = [0, *range(2, 2 + spatial), 1]
-    phases = tf.reshape(tf.transpose(y, to_last), [n, *sizes, groups, *strides, -1])
+    phases = tf.reshape(tf.transpose(y, to_last), [n, *sizes, groups, *strides, channels // groups])
     sides = [axis for i in range(spatial) for axis in (1 + i, 2 + spatial + i)]
     order = [0, *sides, 1 + spatial, 2 + 2 * spatial]
     wide = [size * s for size, s in zip(sizes, strides, strict=True)]
-    channels = shape_of(y)[1] // math.prod(strides)
     last = tf.reshape(tf.transpose(phases, order), [n, *wide, channels])
     return tf.transpose(last, [0, 1 + spatial, *range(1, 1 + spatial)])
 
