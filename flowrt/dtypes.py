@@ -216,7 +216,7 @@ def as_dtype(value: Any) -> DType:
     if isinstance(value, type) and value in _BY_TYPE:
         return _BY_TYPE[value]
     try:
-        numpy_dtype = np.dtype(value)
+        numpy_dtype = None if value is None else np.dtype(value)  # NumPy takes None for float64
     except TypeError:
         numpy_dtype = None
     if numpy_dtype is not None:

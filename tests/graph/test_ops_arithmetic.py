@@ -17,6 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise import arithmetic as a
 from flowrt.graph.ops.elementwise import bitwise, comparison, division
@@ -294,6 +295,11 @@ def test_clip_by_value_passes_the_gradient_only_inside() -> None:
 def test_clip_by_value_refuses_bounds_that_widen() -> None:
     with Graph(), pytest.raises(InvalidArgumentError, match="compatible"):
         a.clip_by_value(constant([1.0]), [0.0, 0.0], 1.0)
+
+
+def test_no_dtype_is_not_that_of_numpy() -> None:
+    with Graph(), pytest.raises(DTypeError, match="got None"):
+        cast(constant([1.0]), None)
 
 
 @pytest.mark.parametrize("target", ["int8", "uint8", "int32", "int64", "float16", "bfloat16"])
