@@ -95,8 +95,8 @@ def assembled(
     of ``schedule``. ``trainable``: the names of variables that are weights.
 
     Raises `UnimplementedError` for a part in which the nodes of an action are not all together, several turns
-    are computed together, messages have the names of no turn, or a collective ends before it begins in the
-    order of all turns.
+    are computed together, what is computed once comes in the middle of the turns, messages have the names of
+    no turn, or a collective ends before it begins in the order of all turns.
     """
     lines = [_Line(part, seconds, turns) for part in parts]
     senders = {tag: action for line in lines for tag, action in line.senders()}
@@ -114,6 +114,8 @@ class _Line:
         order = part.partition.schedule.order
         maker, changes = Entries(part, seconds), list(_changes(part))
         for place, positions in _runs(part):
+            if place.action is not None and place.action.micro_batch == self._second:
+                _check_is_of_a_turn(part, positions)
             entries = maker.of([order[i] for i in positions])
             profiles = (_profile([n for i in positions for n in changes[i][k]]) for k in range(2))
             piece = Piece(entries, *profiles)
@@ -245,6 +247,15 @@ def _runs(part: DevicePart) -> list[_Run]:
         waiting = []
     runs[-1].positions.extend(waiting)
     return _without_end(_with_ahead(_joined(runs)))
+
+
+def _check_is_of_a_turn(part: DevicePart, positions: Sequence[int]) -> None:
+    """Raise `UnimplementedError` if a node at ``positions``, those of a turn, is computed once in a step."""
+    storage = part.partition.buffers.storage
+    for node in (part.partition.schedule.order[i] for i in positions):
+        if part.actions.get(node.name) is None and storage.get(node.name) is Storage.BUFFER:
+            what = f"expected {node.name} ahead of the turns or behind them; it is among them"
+            raise UnimplementedError(f"plan: {what}")
 
 
 def _joined(runs: Sequence[_Run]) -> list[_Run]:
