@@ -94,8 +94,8 @@ class Tasks:
             with self.lock:
                 for number, process in enumerate(self.processes):
                     status = process.poll()
-                    if status is None or (self.is_stopping and status == 0):
-                        continue
+                    if status is None or (number == 0 and self.is_stopping and status == 0):
+                        continue  # a worker that was told to drain is needed until the chief has ended
                     self._say("ended", task=self.name(number), status=status)
                     self.statuses[f"{self.name(number).split()[0]} {status}"] += 1
                     if status in CRASHES:
