@@ -53,7 +53,7 @@ def test_logits_come_first_and_weights_are_of_rows() -> None:
         ("contrib.rnn.python.ops.core_rnn_cell", "BasicLSTMCell", "nn.rnn_cell"),
         ("contrib.framework.python.ops.arg_scope", "arg_scope", "contrib.framework"),
         ("contrib.training.python.training.hparam", "HParams", "contrib.training"),
-        ("contrib.learn.python.learn", "ModeKeys", "estimator"),
+        ("contrib.learn.python.learn", "ModeKeys", "contrib.learn"),
         ("core.framework.summary_pb2", "Summary", "compat.v1"),
         ("core.protobuf.config_pb2", "RunOptions", "compat.v1"),
         ("core.example.feature_pb2", "Feature", "train"),

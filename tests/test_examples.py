@@ -86,6 +86,7 @@ def test_digits_strategies_trains_the_weights_of_one_replica(tmp_path: Path) -> 
     assert float(found[1]) < 1e-12
 
 
+@pytest.mark.slow
 def test_digits_ps_trains_the_weights_of_one_process(tmp_path: Path) -> None:
     printed = run_launched("digits_ps.py", "--steps", "20", folder=tmp_path)
     assert "sync: 20 updates" in printed

@@ -11,13 +11,11 @@ from tests.each import nightly
 from tests.example_runs import difference_in, number_after, run_example, run_launched
 
 
-@pytest.mark.parametrize(
-    ("steps", "most_bits"), [("50", 4.0), pytest.param("100", 3.5, marks=pytest.mark.slow)]
-)
-def test_lstm_text_learns_to_spell_and_pads_little(steps: str, most_bits: float, tmp_path: Path) -> None:
-    printed = run_example("lstm_text.py", "--steps", steps, folder=tmp_path)
+@pytest.mark.slow
+def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:
+    printed = run_example("lstm_text.py", "--steps", "100", folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits per character", printed)]
-    assert bits[-1] < most_bits  # who knows how frequent each character is needs 4.2
+    assert bits[-1] < 3.5  # who knows how frequent each character is needs 4.2
     assert bits == sorted(bits, reverse=True)
     padding = [float(p) for p in re.findall(r"([0-9.]+)% of [0-9,]+ numbers are padding", printed)]
     assert max(padding) < 25  # of batches of lines as they come it would be 41

@@ -21,7 +21,7 @@ class Progbar:
     def __init__(
         self, target: int | None, width: int = 30, verbose: int = 1, interval: float = 0.05,
         stateful_metrics: Sequence[str] | None = None, unit_name: str = "step",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.target, self.width, self.verbose, self.interval = target, width, verbose, interval
         self.stateful, self.unit_name, self._clock = set(stateful_metrics or ()), unit_name, clock
