@@ -5,7 +5,8 @@ batches.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,13 +19,14 @@ from flowrt.graph.ops.array.statistics import argmax, confusion_matrix
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import reshape, size, squeeze
-from flowrt.graph.ops.elementwise.arithmetic import add, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import equal, greater, logical_and, logical_not
+from flowrt.graph.ops.elementwise.arithmetic import add, maximum, minimum, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import equal, greater, logical_and, logical_not, where_v2
 from flowrt.graph.ops.elementwise.division import div_no_nan
-from flowrt.graph.ops.elementwise.math import sqrt
+from flowrt.graph.ops.elementwise.math import log, sqrt
 from flowrt.graph.ops.linalg.matrix_parts import diag_part
 from flowrt.graph.ops.nn.losses import in_top_k
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import misuse
 from flowrt.initializers import Zeros
 from flowrt.keras import losses
 from flowrt.keras.identifiers import deserialize_object, lookup_in, serialize_object
@@ -97,6 +99,11 @@ def _as_float(condition: Tensor) -> Tensor:
 # --- over batches
 
 
+def scope_of(name: str) -> str:
+    """``name`` as a name scope may have it: that of a lambda is ``<lambda>``."""
+    return re.sub(r"[^\w.\\/-]", "_", name.strip("<>"), flags=re.ASCII)
+
+
 class Metric:
     """Base of the metrics: a subclass makes variables with `add_weight`, and has ``update_state(y_true,
     y_pred, sample_weight)``, which assigns to them, and ``result()``.
@@ -116,7 +123,7 @@ class Metric:
         """A variable that is zero, unless ``initializer`` says otherwise, and again after `reset_states`."""
         make = initializer if callable(initializer) else Zeros()
         element = dtypes.as_dtype(dtype or self.dtype)
-        with get_default_graph().root.name_scope(self.name):
+        with get_default_graph().root.name_scope(scope_of(self.name)):
             variable = Variable(lambda: make(list(shape), dtype=element), trainable=False, name=name)
         self._variables.append(tracked(variable))
         return variable
@@ -353,6 +360,7 @@ class _Counts(Metric):
     def __init__(self, thresholds: Any = None, name: str | None = None, dtype: Any = None) -> None:
         super().__init__(name, dtype)
         self.thresholds = [0.5] if thresholds is None else list(np.ravel(thresholds))
+        self._given = thresholds
         self._is_one = np.ndim(thresholds) == 0
         self._counts = {kind: self.add_weight(kind, [len(self.thresholds)]) for kind in self.kinds}
 
@@ -381,7 +389,7 @@ class _Counts(Metric):
         return values[0] if self._is_one else values
 
     def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "thresholds": self.thresholds}
+        return {**super().get_config(), "thresholds": self._given}
 
 
 class _Count(_Counts):
@@ -422,19 +430,74 @@ class Recall(Precision):
 
 
 class AUC(_Counts):
-    """The area under the curve of true over false positives ("ROC"), by trapezoids between thresholds."""
+    """The area under a curve between thresholds: of true over false positives (``curve="ROC"``), or of
+    precision over recall ("PR").
+
+    ``summation_method`` is "interpolation", or "minoring" or "majoring" for the lower or upper of the heights
+    at two thresholds. Raises `InvalidArgumentError` for others.
+    """
 
     kinds = ("true_positives", "false_positives", "true_negatives", "false_negatives")
 
-    def __init__(self, num_thresholds: int = 200, name: str | None = None, dtype: Any = None) -> None:
-        inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
+    def __init__(
+        self, num_thresholds: int = 200, curve: str = "ROC", summation_method: str = "interpolation",
+        name: str | None = None, dtype: Any = None, thresholds: Sequence[float] | None = None,
+    ) -> None:  # fmt: skip
+        if curve not in ("ROC", "PR"):
+            raise misuse(f"AUC: curve: expected 'ROC' or 'PR'; got {curve!r}")
+        if summation_method not in ("interpolation", "minoring", "majoring"):
+            raise misuse(
+                "AUC: summation_method: expected 'interpolation', 'minoring' or 'majoring'; got "
+                f"{summation_method!r}"
+            )
+        if thresholds is None:
+            if num_thresholds < 2:
+                raise misuse(f"AUC: num_thresholds: expected 2 or more; got {num_thresholds}")
+            inner = [(i + 1) / (num_thresholds - 1) for i in range(num_thresholds - 2)]
+        else:
+            inner = sorted(float(each) for each in thresholds)
+        self.curve, self.summation_method = curve, summation_method
         super().__init__([-1e-7, *inner, 1 + 1e-7], name, dtype)
+        self._given = None if thresholds is None else inner
+        self.num_thresholds = len(self.thresholds)
 
     def result(self) -> Tensor:
         hits, alarms, rejects, misses = (self._counts[kind].read_value() for kind in self.kinds)
-        x, y = div_no_nan(alarms, add(alarms, rejects)), div_no_nan(hits, add(hits, misses))
-        steps, heights = subtract(x[:-1], x[1:]), multiply(add(y[:-1], y[1:]), 0.5)
-        return reduce_sum(multiply(steps, heights))
+        if self.curve == "PR" and self.summation_method == "interpolation":
+            return _area_under_precision(hits, alarms, misses)
+        recall = div_no_nan(hits, add(hits, misses))
+        if self.curve == "PR":
+            x, y = recall, div_no_nan(hits, add(hits, alarms))
+        else:
+            x, y = div_no_nan(alarms, add(alarms, rejects)), recall
+        if self.summation_method == "interpolation":
+            heights = multiply(add(y[:-1], y[1:]), 0.5)
+        else:
+            chosen = minimum if self.summation_method == "minoring" else maximum
+            heights = chosen(y[:-1], y[1:])
+        return reduce_sum(multiply(subtract(x[:-1], x[1:]), heights))
+
+    def get_config(self) -> dict[str, Any]:
+        own = {
+            "num_thresholds": self.num_thresholds, "curve": self.curve,
+            "summation_method": self.summation_method,
+        }  # fmt: skip
+        return {**super().get_config(), **own}
+
+
+def _area_under_precision(hits: Tensor, alarms: Tensor, misses: Tensor) -> Tensor:
+    """The area under precision over recall: true positives are interpolated between thresholds, not the
+    precision (Davis and Goadrich, 2006).
+    """
+    said = add(hits, alarms)
+    before, after = said[:-1], said[1:]
+    gained = subtract(hits[:-1], hits[1:])
+    slope = div_no_nan(gained, maximum(subtract(before, after), 0.0))
+    offset = subtract(hits[1:], multiply(slope, after))
+    both = logical_and(greater(before, 0.0), greater(after, 0.0))
+    ratio = where_v2(both, div_no_nan(before, maximum(after, 0.0)), ones_like(after))
+    areas = multiply(slope, add(gained, multiply(offset, log(ratio))))
+    return reduce_sum(div_no_nan(areas, maximum(add(hits[1:], misses[1:]), 0.0)))
 
 
 class MeanIoU(Metric):

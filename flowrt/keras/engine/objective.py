@@ -225,11 +225,12 @@ def _metric_function(asked: Any, output: Tensor, loss: Any) -> Callable[..., Any
 
 def _add(found: Objective, metric: Metric, *values: Any, **options: Any) -> None:
     """Measure ``values`` with ``metric``, under a name of its own."""
-    name, count = metric.name, 0
+    own = metric.name.strip("<>")  # that of a lambda
+    name, count = own, 0
     while name in found.measures:
         count += 1
-        name = f"{metric.name}_{count}"
-    with get_default_graph().name_scope(f"metrics/{name}"):
+        name = f"{own}_{count}"
+    with get_default_graph().name_scope(f"metrics/{metrics.scope_of(name)}"):
         given = {key: value for key, value in options.items() if value is not None}
         found.measures[name], updates = metric.updated(*values, **given)
     found.metrics.append(metric)
