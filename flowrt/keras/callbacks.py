@@ -65,6 +65,8 @@ class CallbackList:
     def __init__(self, callbacks: Sequence[Any], model: Any, params: dict[str, Any]) -> None:
         self.callbacks, self.model = list(callbacks), model
         for callback in self.callbacks:
+            if isinstance(callback, type) or not hasattr(callback, "set_model"):
+                raise misuse(f"callbacks: expected objects with the methods of Callback; got {callback!r}")
             callback.set_model(model)
             callback.set_params(params)
         self._methods: dict[str, list[Callable[..., None]]] = {}

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.errors import nearest
 from flowrt.graph.source import misuse
 
 _CUSTOM: dict[str, Any] = {}
@@ -57,7 +58,9 @@ def deserialize_object(
         return identifier() if inspect.isclass(identifier) else identifier
     found = {**_CUSTOM, **(custom_objects or {})}.get(name) or table(name)
     if found is None:
-        raise misuse(f"{kind}: expected a known name; got {name!r}. Your own needs a custom_object_scope")
+        known = [*_CUSTOM, *(custom_objects or {}), *getattr(table, "names", ())]
+        hint = nearest(str(name), known) or " Your own needs a custom_object_scope"
+        raise misuse(f"{kind}: expected a known name; got {name!r}.{hint}")
     if not inspect.isclass(found):
         return found
     from_config = getattr(found, "from_config", None)
@@ -75,6 +78,7 @@ def lookup_in(names: Mapping[str, Any]) -> Callable[[str], Any]:
         found = None if name.startswith("_") else names.get(name)
         return found if callable(found) else None
 
+    find.names = [name for name, each in names.items() if callable(each)]  # type: ignore[attr-defined]
     return find
 
 

@@ -43,6 +43,8 @@ class Layer:
 
     rank: ClassVar[int | None] = None
     """The rank that inputs must have."""
+    takes_one: ClassVar[bool] = False
+    """Whether its inputs are one tensor, never several."""
 
     def __init__(
         self,

@@ -25,6 +25,8 @@ from flowrt.variables.variable import Variable
 class KernelLayer(Layer):
     """A layer with a kernel, a bias unless ``use_bias`` is False, and an activation at the end."""
 
+    takes_one = True
+
     data_format: str | None = None
 
     def __init__(
@@ -98,6 +100,8 @@ class Dropout(Layer):
     ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
     """
 
+    takes_one = True
+
     def __init__(
         self,
         rate: NumericLike = 0.5,
@@ -128,6 +132,8 @@ class Flatten(Layer):
         >>> tf.layers.flatten(tf.zeros([8, 7, 7, 4])).shape.as_list()
         [8, 196]
     """
+
+    takes_one = True
 
     def __init__(self, data_format: str | None = None, name: str | None = None, **options: Any) -> None:
         super().__init__(name=name, **options)

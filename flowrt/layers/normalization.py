@@ -38,6 +38,8 @@ class BatchNormalization(Layer):
     moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual batches and adjustments.
     """
 
+    takes_one = True
+
     def __init__(
         self,
         axis: Ints = -1,

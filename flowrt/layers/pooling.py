@@ -20,6 +20,8 @@ __all__ = [
 class _Pooling(Windowed, Layer):
     """Base of the pooling layers. ``strides`` None means the window's size."""
 
+    takes_one = True
+
     def __init__(
         self,
         pool_size: Any,

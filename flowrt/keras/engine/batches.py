@@ -9,7 +9,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ from flowrt.data.dataset import Dataset
 from flowrt.data.iterator import Iterator as DatasetIterator
 from flowrt.errors import OutOfRangeError
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 from flowrt.keras.state.sessions import get_session
+from flowrt.nest import flatten
 
 Array = np.ndarray[Any, Any]
 
@@ -45,23 +47,45 @@ class Form:
     output_names: Sequence[str]
     output_ranks: Sequence[int | None]
     class_weight: Any = None
+    shapes: dict[tuple[str, str], TensorShape] = field(default_factory=dict)
+    """The shape that is fed, by "input" or "target" and name."""
 
     def batch(self, x: Any, y: Any = None, sample_weight: Any = None) -> Batch:
         """Arrays in the order of the model. Raises `InvalidArgumentError` for other names, numbers or
         lengths.
         """
         inputs = arranged(x, self.input_names, "input", self.input_ranks)
+        self._check_shapes("input", self.input_names, inputs)
         targets: list[Any] = []
         weights: list[Any] = []
         if y is not None:
+            if self.output_ranks and all(rank is None for rank in self.output_ranks):
+                raise misuse("compile: expected a loss, which takes the targets y; got none")
             names = [
                 n for n, rank in zip(self.output_names, self.output_ranks, strict=True) if rank is not None
             ]
             ranks = [rank for rank in self.output_ranks if rank is not None]
             targets = arranged(y, names, "target", ranks)
+            self._check_shapes("target", names, targets)
             weights = self._weights(sample_weight, names, targets)
         _check_lengths(inputs, targets, weights)
         return Batch((inputs, targets, weights))
+
+    def _check_shapes(self, what: str, names: Sequence[str], arrays: Sequence[Array]) -> None:
+        for name, array in zip(names, arrays, strict=bool(arrays)):
+            expected = self.shapes.get((what, name))
+            if expected is None or expected[1:].is_compatible_with(array.shape[1:]):
+                continue
+            dims = expected.as_list()
+            hint = ""
+            if what == "target" and len(dims) == array.ndim == 2 and dims[1] == 1:
+                hint = ". A loss of class numbers takes a column of them; for one-hot rows take another"
+            elif what == "target" and len(dims) == array.ndim and array.shape[1:] == (1,):
+                hint = ". Of class numbers utils.to_categorical() makes one-hot rows"
+            shown = ", ".join("?" if n is None else str(n) for n in dims)
+            raise misuse(
+                f"{what} {name!r}: expected an array of shape [{shown}]; got one of {list(array.shape)}{hint}"
+            )
 
     def _weights(self, given: Any, names: Sequence[str], targets: Sequence[Array]) -> list[Any]:
         found: list[Any] = [None] * len(names)
@@ -190,7 +214,7 @@ class Items:
         if not isinstance(item, tuple):
             if self._has_targets:
                 raise misuse(
-                    f"generator: expected pairs (x, y) or triples with sample weights; got {item!r:.80}"
+                    f"generator: expected pairs (x, y) or triples with sample weights; got {summary(item)}"
                 )
             return self._form.batch(item)
         if len(item) not in (1, 2, 3):
@@ -242,6 +266,9 @@ class DatasetBatches(Batches):
         self._iterator = source.make_initializable_iterator() if isinstance(source, Dataset) else source
         self._is_ours = isinstance(source, Dataset)
         self._next = self._iterator.get_next()
+        for part in flatten(self._next):
+            if isinstance(part, Tensor) and part.shape.ndims == 0:
+                raise misuse(f"dataset: expected batches; got {self._next!r}. Is a call of batch() missing?")
         self._begun = False
 
     def epoch(self) -> Iterator[Batch]:
@@ -300,14 +327,40 @@ class ReadAhead:
         self._thread.join()
 
 
+def _check_count(name: str, given: Any) -> None:
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or given <= 0:
+        raise misuse(f"{name}: expected a positive number; got {summary(given)}")
+
+
+def summary(value: Any) -> str:
+    """``value`` in a few words, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {list(value.shape)} and dtype {value.dtype}"
+    shown = repr(value)
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+
+
 def as_batches(
     form: Form, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int | None = None,
     shuffle: bool | str = False, steps: int | None = None, has_targets: bool = True,
 ) -> Batches:  # fmt: skip
     """The batches of ``x``, whatever it is. Raises `InvalidArgumentError` for arrays without targets."""
-    if steps is not None and steps <= 0:
-        raise misuse(f"steps: expected a positive number; got {steps}")
+    _check_count("steps", steps)
+    _check_count("batch_size", batch_size)
     items = Items(form, has_targets)
+    if isinstance(x, (Dataset, DatasetIterator)) or hasattr(x, "__next__") or hasattr(x, "on_epoch_end"):
+        kind = "dataset" if isinstance(x, (Dataset, DatasetIterator)) else "generator"
+        if has_targets and y is not None:
+            raise misuse(f"y: expected none with a {kind} as x, which has the targets; got {summary(y)}")
+        if sample_weight is not None:
+            raise misuse(
+                f"sample_weight: expected none with a {kind} as x, which has the weights as third component; "
+                f"got {summary(sample_weight)}"
+            )
+        if batch_size is not None:
+            raise misuse(f"batch_size: expected none with a {kind} as x, which has batches; got {batch_size}")
     if hasattr(x, "__getitem__") and hasattr(x, "on_epoch_end"):
         return SequenceBatches(x, items, steps, bool(shuffle))
     if isinstance(x, (Dataset, DatasetIterator)):

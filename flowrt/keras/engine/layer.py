@@ -212,6 +212,8 @@ class Layer(base.Layer):
         ``training`` and ``mask`` go to ``call`` if it has such arguments: ``training`` is that of the call
         around, and ``mask`` is that of the inputs, unless given.
         """
+        if "_name" not in vars(self):
+            raise misuse(f"{type(self).__name__}: expected its __init__ to call super().__init__()")
         inputs = map_structure(_as_input, inputs)
         graph = get_default_graph()
         masks = map_structure(mask_of, inputs)
@@ -228,6 +230,8 @@ class Layer(base.Layer):
                 self._scope_name = scope if not self.built else self._scope_name
                 self._build_once(inputs)
                 outputs = self.call(inputs, *args, **asked)
+                if outputs is None:
+                    raise misuse(f"layer {self.name!r}: expected `call` to return tensors; got None")
                 outputs = _distinct(outputs, inputs)
                 self._regularize_activity(outputs)
                 self._set_masks(inputs, asked.get("mask", masks if has_mask else None), outputs)
@@ -254,6 +258,8 @@ class Layer(base.Layer):
             self.set_weights(self._initial_weights)
 
     def _check_rank(self, inputs: Any) -> None:
+        if self.takes_one and isinstance(inputs, (list, tuple, Mapping)) and _is_ours(self.call):
+            raise misuse(f"layer {self.name!r}: expected one tensor; got {len(inputs)} of them: {inputs!r}")
         if self.rank is not None and isinstance(inputs, Tensor):
             self._check(inputs)
 
@@ -462,6 +468,10 @@ def map_shapes(function: Any, shapes: Any) -> Any:
         isinstance(shapes, (list, tuple)) and shapes and isinstance(shapes[0], (list, tuple, TensorShape))
     )
     return [function(as_tuple(s)) for s in shapes] if is_several else function(as_tuple(shapes))
+
+
+def _is_ours(function: Any) -> bool:
+    return str(getattr(function, "__module__", "")).startswith("flowrt.")
 
 
 def _as_input(value: Any) -> Any:

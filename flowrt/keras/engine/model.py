@@ -6,21 +6,22 @@ of metrics and, in training, the update of the weights out.
 
 from __future__ import annotations
 
+import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from flowrt.dtypes import as_dtype, float64
-from flowrt.errors import UnimplementedError
+from flowrt.errors import UnimplementedError, nearest
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.source import misuse
 from flowrt.keras import optimizers
 from flowrt.keras.callbacks import CallbackList, History, ProgbarLogger
-from flowrt.keras.engine.batches import Batch, Batches, Form, GeneratorBatches, Items, as_batches
+from flowrt.keras.engine.batches import Batch, Batches, Form, GeneratorBatches, Items, as_batches, summary
 from flowrt.keras.engine.network import Network
 from flowrt.keras.engine.nodes import one_or_list
 from flowrt.keras.engine.objective import Objective, Settings, add_measure, make_objective
@@ -149,7 +150,13 @@ class Model(Network):
                 (t.shape.ndims or 2) if t is not None and is_fed else None
                 for t, is_fed in zip(objective.targets, objective.fed, strict=True)
             ]
-        return Form(names, [t.shape.ndims for t in fed], output_names, ranks, class_weight)
+        form = Form(names, [t.shape.ndims for t in fed], output_names, ranks, class_weight)
+        targets = self._make_objective().targets if with_targets else []
+        form.shapes.update({("input", name): t.shape for name, t in zip(names, fed, strict=True)})
+        for name, target in zip(output_names, targets, strict=True):
+            if target is not None:
+                form.shapes["target", name] = target.shape
+        return form
 
     def _step(self, kind: str) -> Callable[[Batch], list[Any]]:
         """One run of the session for a batch: "train", "test" or "predict"."""
@@ -225,6 +232,9 @@ class Model(Network):
         before `compile` and for data of another form.
         """
         epochs = options.pop("nb_epoch", epochs)
+        _refuse_others("fit", options, self.fit)
+        if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)):
+            raise misuse(f"fit: epochs: expected a whole number; got {epochs!r}")
         self._set_inputs(x, y)
         form = self._form(True, class_weight)
         if validation_split and validation_data is None:
@@ -283,7 +293,13 @@ class Model(Network):
         if data is None:
             return None
         form = self._form(True)
+        if isinstance(data, np.ndarray):
+            raise misuse(f"validation_data: expected (x, y) or (x, y, sample_weight); got {summary(data)}")
         if isinstance(data, (tuple, list)):
+            if len(data) not in (2, 3):
+                raise misuse(
+                    f"validation_data: expected (x, y) or (x, y, sample_weight); got {len(data)} items"
+                )
             x, y, weight = (*data, None, None)[:3]
             return as_batches(form, x, y, weight, batch_size, steps=steps)
         return as_batches(form, data, steps=steps)
@@ -294,9 +310,11 @@ class Model(Network):
 
     def evaluate(
         self, x: Any = None, y: Any = None, batch_size: int | None = None, verbose: int = 1,
-        sample_weight: Any = None, steps: int | None = None, callbacks: Sequence[Any] | None = None, **_: Any,
+        sample_weight: Any = None, steps: int | None = None, callbacks: Sequence[Any] | None = None,
+        **options: Any,
     ) -> Any:  # fmt: skip
         """The loss over all of the data, or with metrics the list of both: see `metrics_names`."""
+        _refuse_others("evaluate", options, self.evaluate)
         self._set_inputs(x, y)
         batches = as_batches(self._form(True), x, y, sample_weight, batch_size, steps=steps)
         listed = CallbackList(callbacks or (), self, {"verbose": verbose, "steps": batches.steps})
@@ -304,9 +322,10 @@ class Model(Network):
 
     def predict(
         self, x: Any, batch_size: int | None = None, verbose: int = 0, steps: int | None = None,
-        callbacks: Sequence[Any] | None = None, **_: Any,
+        callbacks: Sequence[Any] | None = None, **options: Any,
     ) -> Any:  # fmt: skip
         """The outputs for ``x``: an array, or a list of one for each output."""
+        _refuse_others("predict", options, self.predict)
         self._set_inputs(x)
         batches = as_batches(self._form(False), x, batch_size=batch_size, steps=steps, has_targets=False)
         listed = CallbackList(callbacks or (), self, {"verbose": verbose, "steps": batches.steps})
@@ -482,12 +501,13 @@ class _Step:
     training: bool
 
     def __post_init__(self) -> None:
-        phase = learning_phase()
+        with self.fetches[0].graph.as_default():
+            phase = learning_phase()
         self._phase = phase if isinstance(phase, Tensor) else None
         self._callables: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
     def __call__(self, batch: Batch) -> list[Any]:
-        session = get_session()
+        session = get_session(self.fetches)
         inputs, targets, weights = batch
         weighted = tuple(i for i, weight in enumerate(weights) if weight is not None)
         own = self._callables.setdefault(session, {})
@@ -501,6 +521,18 @@ class _Step:
         if self._phase is not None:
             values.append(self.training)
         return run(*values)[0]
+
+
+_OF_GENERATORS = ("max_queue_size", "workers", "use_multiprocessing")
+"""Arguments of `Model.fit` and its like that change no result."""
+
+
+def _refuse_others(name: str, options: Mapping[str, Any], function: Callable[..., Any]) -> None:
+    """Raise `TypeError` for arguments that no version has."""
+    for unknown in options:
+        if unknown not in _OF_GENERATORS:
+            known = [*inspect.signature(function).parameters, *_OF_GENERATORS]
+            raise TypeError(f"{name}: there is no argument {unknown!r}.{nearest(unknown, known)}")
 
 
 def _fed_dtype(dtype: Any) -> Any:

@@ -60,6 +60,9 @@ class Network(Layer):
     def _connect(self, inputs: Any, outputs: Any) -> None:
         self._nested_inputs, self._nested_outputs = inputs, outputs
         self.inputs = [_as_model_input(t) for t in flatten(inputs)]
+        for each in flatten(outputs):
+            if not isinstance(each, (Tensor, Variable)):
+                raise misuse(f"Model: expected tensors as outputs; got {each!r}")
         self.outputs = [convert_to_tensor(t) for t in flatten(outputs)]
         _record_operations(self.inputs, self.outputs)
         self._layers, self._nodes = _sorted_graph(self.inputs, self.outputs)

@@ -117,9 +117,16 @@ class Reshape(Layer):
     def _resolved(self, dims: Sequence[int | None]) -> list[int | None]:
         """The target with its -1 resolved, as far as the inputs' dimensions are known."""
         target = [None if n == -1 else n for n in self.target_shape]
-        if None in target and None not in dims:
-            rest = math.prod(n for n in target if n is not None)
-            target[target.index(None)] = math.prod(n or 0 for n in dims) // rest if rest else 0
+        if None in dims:
+            return target
+        size, rest = math.prod(n or 0 for n in dims), math.prod(n for n in target if n is not None)
+        if (size % rest if None in target and rest else size != rest) or target.count(None) > 1:
+            raise misuse(
+                f"layer {self.name!r}: expected rows of as many elements as {list(dims)} has, {size}; "
+                f"got target_shape {self.target_shape}"
+            )
+        if None in target:
+            target[target.index(None)] = size // rest if rest else 0
         return target
 
 

@@ -21,6 +21,8 @@ class Embedding(Layer):
     With ``mask_zero`` the integer 0 is padding, which layers behind leave out.
     """
 
+    takes_one = True
+
     def __init__(
         self, input_dim: int, output_dim: int, embeddings_initializer: Any = "uniform",
         embeddings_regularizer: Any = None, activity_regularizer: Any = None,

@@ -62,6 +62,8 @@ class RNN(Layer):
 
     def build(self, input_shape: Any) -> None:
         shape_ = input_shape[0] if isinstance(input_shape, list) else input_shape
+        if (shape_.ndims or 3) < 3:
+            raise misuse(f"layer {self.name!r}: expected inputs [batch, time, features]; got shape {shape_}")
         dims = shape_.as_list()
         build_cell(self.cell, TensorShape([dims[0], *dims[2:]]), self._scope_name, self.dtype)
         if self.stateful:

@@ -47,6 +47,8 @@ class TimeDistributed(Wrapper):
     supports_masking = True
 
     def build(self, input_shape: Any) -> None:
+        if (input_shape.ndims or 3) < 3:
+            raise misuse(f"layer {self.name!r}: expected inputs [batch, time, ...]; got shape {input_shape}")
         dims = input_shape.as_list()
         super().build(TensorShape([dims[0], *dims[2:]]))
 

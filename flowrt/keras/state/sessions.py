@@ -30,10 +30,13 @@ _CHECKED: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 
 def get_session(op_input_list: Sequence[Any] = ()) -> Session:
-    """The default session, else that of `set_session`, else a new one for the default graph."""
+    """The default session, else that of `set_session`, else a new one for the graph of ``op_input_list``, or
+    without that the default graph.
+    """
     session = get_default_session()
     if session is None:
-        graph = get_default_graph().root
+        graphs = (x.graph for x in op_input_list if isinstance(x, (Tensor, Variable)))
+        graph = next(graphs, get_default_graph()).root
         if not _SESSIONS or _SESSIONS[0].graph is not graph:
             _SESSIONS[:] = [Session(graph=graph)]
         session = _SESSIONS[0]
@@ -90,11 +93,11 @@ def set_learning_phase(value: Any) -> None:
 
 def get_value(x: Any) -> Any:
     """The value of a variable or tensor in the session."""
-    return get_session().run(x) if isinstance(x, (Variable, Tensor)) else x
+    return get_session([x]).run(x) if isinstance(x, (Variable, Tensor)) else x
 
 
 def batch_get_value(tensors: Sequence[Any]) -> list[Any]:
-    return get_session().run(list(tensors)) if tensors else []
+    return get_session(tensors).run(list(tensors)) if tensors else []
 
 
 def set_value(x: Variable, value: Any) -> None:
@@ -104,7 +107,7 @@ def set_value(x: Variable, value: Any) -> None:
 
 def batch_set_value(tuples: Iterable[tuple[Variable, Any]]) -> None:
     pairs = [(x, np.asarray(value, x.dtype.as_numpy_dtype)) for x, value in tuples]
-    session = get_session()
+    session = get_session([x for x, _ in pairs])
     for x, value in pairs:
         x.load(value, session)
 
@@ -118,6 +121,8 @@ class Function:
     """A step as a function: see `function`."""
 
     def __init__(self, inputs: Sequence[Any], outputs: Any, updates: Sequence[Any], name: str | None) -> None:
+        if not isinstance(inputs, (list, tuple)):
+            raise misuse(f"function: inputs: expected a list of tensors; got {inputs!r}")
         self.name = name or "function"
         self._inputs, self._is_one = list(inputs), not isinstance(outputs, (list, tuple))
         self._outputs = [outputs] if self._is_one else list(outputs)
@@ -125,7 +130,7 @@ class Function:
         self._steps: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakKeyDictionary()
 
     def __call__(self, inputs: Any = ()) -> Any:
-        session = get_session()
+        session = get_session([*self._inputs, *self._outputs])
         step = self._steps.get(session)
         if step is None:
             tensors = [x for x in self._inputs if isinstance(x, Tensor)]
