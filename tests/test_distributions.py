@@ -39,6 +39,7 @@ SAMPLED = {
     "Bernoulli": lambda: tfd.Bernoulli(probs=PROBS),
     "OneHotCategorical": lambda: tfd.OneHotCategorical(probs=PROBS),
     "Multinomial": lambda: tfd.Multinomial([4.0, 7.0], probs=PROBS),
+    "DirichletMultinomial": lambda: tfd.DirichletMultinomial([4.0, 7.0], SCALE),
     "Poisson": lambda: tfd.Poisson(3 * SCALE),
     "Geometric": lambda: tfd.Geometric(probs=PROBS),
     "MultivariateNormalDiag": lambda: tfd.MultivariateNormalDiag(LOC, SCALE),
@@ -156,3 +157,19 @@ def test_mistakes_are_typed() -> None:
         tfd.Multinomial(3.0, [0.0, 1.0]).entropy()
     with pytest.raises(InvalidArgumentError):
         run(tfd.Normal(0.0, [-1.0], validate_args=True).sample())
+
+
+def test_counts_of_dirichlet_shares() -> None:
+    counts = tfd.DirichletMultinomial(4.0, [1.0, 2.0])
+    found = run([counts.log_prob([1.0, 3.0]), counts.mean(), counts.variance(), counts.covariance()])
+    assert found[0] == pytest.approx(math.log(4 / 15), abs=1e-5)
+    np.testing.assert_allclose(found[1], [4 / 3, 8 / 3], rtol=1e-5)
+    np.testing.assert_allclose(found[2], [14 / 9, 14 / 9], rtol=1e-5)
+    np.testing.assert_allclose(found[3], 14 / 9 * np.array([[1, -1], [-1, 1]]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("k", [3, -1])
+def test_a_class_that_there_is_not_is_an_error(k: int) -> None:
+    log_prob = tfd.Categorical(probs=PROBS).log_prob([0, k])
+    with pytest.raises(InvalidArgumentError, match=rf"expected an index in \[0, 3\); got {k}"):
+        run(log_prob)

@@ -5,6 +5,7 @@ from flowrt.distributions.discrete import (
     Bernoulli,
     Categorical,
     Deterministic,
+    DirichletMultinomial,
     Geometric,
     Multinomial,
     OneHotCategorical,
@@ -47,8 +48,8 @@ from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "FULLY_REPARAMETERIZED", "NOT_REPARAMETERIZED", "Bernoulli", "Beta", "BetaWithSoftplusConcentration",
-    "Categorical", "Cauchy", "Deterministic", "Dirichlet", "Distribution", "Exponential",
-    "ExponentialWithSoftplusRate", "Gamma", "GammaWithSoftplusConcentrationRate", "Geometric",
+    "Categorical", "Cauchy", "Deterministic", "Dirichlet", "DirichletMultinomial", "Distribution",
+    "Exponential", "ExponentialWithSoftplusRate", "Gamma", "GammaWithSoftplusConcentrationRate", "Geometric",
     "Independent", "Laplace", "LaplaceWithSoftplusScale", "Logistic", "Mixture", "MixtureSameFamily",
     "Multinomial", "MultivariateNormalDiag", "MultivariateNormalDiagWithSoftplusScale",
     "MultivariateNormalFullCovariance", "MultivariateNormalTriL", "Normal", "NormalWithSoftplusScale",

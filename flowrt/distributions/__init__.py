@@ -12,7 +12,7 @@ compound             mixtures, independent ones, relaxed classes
 TensorFlow 1 has some of them in its ``distributions`` and all in ``contrib.distributions``.
 """
 
-from flowrt.distributions.discrete import Bernoulli, Categorical, Multinomial
+from flowrt.distributions.discrete import Bernoulli, Categorical, DirichletMultinomial, Multinomial
 from flowrt.distributions.distribution import (
     FULLY_REPARAMETERIZED,
     NOT_REPARAMETERIZED,
@@ -26,8 +26,8 @@ from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "FULLY_REPARAMETERIZED", "NOT_REPARAMETERIZED", "Bernoulli", "Beta", "Categorical", "Dirichlet",
-    "Distribution", "Exponential", "Gamma", "Laplace", "Multinomial", "Normal", "RegisterKL",
-    "ReparameterizationType", "StudentT", "Uniform", "kl_divergence",
+    "DirichletMultinomial", "Distribution", "Exponential", "Gamma", "Laplace", "Multinomial", "Normal",
+    "RegisterKL", "ReparameterizationType", "StudentT", "Uniform", "kl_divergence",
 ]  # fmt: skip
 
 __getattr__ = missing_from("distributions")

@@ -3,6 +3,7 @@
 import builtins
 from flowrt.distributions.discrete import Bernoulli as Bernoulli
 from flowrt.distributions.discrete import Categorical as Categorical
+from flowrt.distributions.discrete import DirichletMultinomial as DirichletMultinomial
 from flowrt.distributions.discrete import Multinomial as Multinomial
 from flowrt.distributions.distribution import Distribution as Distribution
 from flowrt.distributions.distribution import FULLY_REPARAMETERIZED as FULLY_REPARAMETERIZED

@@ -1,5 +1,5 @@
 """Distributions of integers and classes: `Bernoulli`, `Categorical`, `OneHotCategorical`, `Multinomial`,
-`Poisson`, `Geometric`, `Deterministic`.
+`DirichletMultinomial`, `Poisson`, `Geometric`, `Deterministic`.
 
 Those of classes are given by ``logits`` or by ``probs`` ``[..., classes]``: exactly one of the two.
 """
@@ -16,11 +16,15 @@ from flowrt.distributions.distribution import (
     floats,
 )
 from flowrt.distributions.kullback_leibler import RegisterKL
+from flowrt.distributions.positive import Dirichlet
+from flowrt.distributions.special import lbeta
 from flowrt.dtypes import float32, int32
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.array.ranges import one_hot, sequence_mask
+from flowrt.graph.ops.array.ranges import range as range_
 from flowrt.graph.ops.array.reductions import reduce_max, reduce_sum
 from flowrt.graph.ops.array.statistics import argmax
 from flowrt.graph.ops.base.filling import broadcast_dynamic_shape, broadcast_to, zeros_like
@@ -30,6 +34,7 @@ from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_
 from flowrt.graph.ops.elementwise.division import xlogy
 from flowrt.graph.ops.elementwise.math import exp, floor, log, log1p, sigmoid
 from flowrt.graph.ops.elementwise.special import lgamma
+from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
@@ -192,7 +197,8 @@ class Categorical(_Classes):
         return cast(self._classes(n, seed), self.dtype)
 
     def _log_prob(self, k: Any) -> Tensor:
-        chosen = one_hot(cast(k, int32), self.event_size, dtype=self._logits.dtype)
+        known = _known_class(cast(k, int32), self.event_size)
+        chosen = one_hot(known, self.event_size, dtype=self._logits.dtype)
         return reduce_sum(where_v2(greater(chosen, 0.5), log_softmax(self._logits) + 0 * chosen, 0), -1)
 
     def _cdf(self, k: Any) -> Tensor:
@@ -204,6 +210,11 @@ class Categorical(_Classes):
 
     def _mode(self) -> Tensor:
         return cast(argmax(self._logits, -1), self.dtype)
+
+
+def _known_class(k: Tensor, size: Tensor) -> Tensor:
+    """``k``; a step fails where one of them is none of ``size`` classes."""
+    return gather(range_(size), k)
 
 
 class OneHotCategorical(_Classes):
@@ -299,6 +310,82 @@ class Multinomial(_Classes):
 
     def _variance(self) -> Tensor:
         return self._mean() * (1.0 - self._probs)
+
+
+class DirichletMultinomial(Distribution):
+    """Counts of each class in ``total_count`` draws, with probabilities that a `Dirichlet` of
+    ``concentration`` ``[..., k]`` draws.
+    """
+
+    def __init__(
+        self,
+        total_count: Any,
+        concentration: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "DirichletMultinomial",
+    ) -> None:
+        self._shares = Dirichlet(concentration, validate_args, allow_nan_stats)
+        alpha = self._shares.concentration
+        self._total = checked(convert_to_tensor(total_count, alpha.dtype), validate_args, assert_non_negative)
+        super().__init__(
+            alpha.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {
+                "total_count": total_count, "concentration": concentration, "validate_args": validate_args,
+                "allow_nan_stats": allow_nan_stats,
+            },
+            [self._total, alpha], name,
+        )  # fmt: skip
+
+    @property
+    def total_count(self) -> Tensor:
+        return self._total
+
+    @property
+    def concentration(self) -> Tensor:
+        return self._shares.concentration
+
+    @property
+    def total_concentration(self) -> Tensor:
+        return self._shares.total_concentration
+
+    def _batch_shape(self) -> TensorShape:
+        return self._shares.batch_shape
+
+    def _batch_shape_tensor(self) -> Tensor:
+        return self._shares.batch_shape_tensor()
+
+    def _event_shape(self) -> TensorShape:
+        return self._shares.event_shape
+
+    def _event_shape_tensor(self) -> Tensor:
+        return self._shares.event_shape_tensor()
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        shares = self._shares.sample(n, seed)
+        totals = self._total + zeros_like(reduce_sum(shares, -1))
+        return Multinomial(totals, probs=shares).sample(seed=None if seed is None else seed + 1)
+
+    def _log_prob(self, counts: Any) -> Tensor:
+        ways = lgamma(self._total + 1.0) - reduce_sum(lgamma(counts + 1.0), -1)
+        return ways + lbeta(self.concentration + counts) - lbeta(self.concentration)
+
+    def _mean(self) -> Tensor:
+        return self._shares.mean() * expand_dims(self._total, -1)
+
+    def _spread(self) -> Tensor:
+        """The variance over that of a `Multinomial`."""
+        return (self._total + self.total_concentration) / (1.0 + self.total_concentration)
+
+    def _variance(self) -> Tensor:
+        mean = self._shares.mean()
+        return mean * (1.0 - mean) * expand_dims(self._total * self._spread(), -1)
+
+    def _covariance(self) -> Tensor:
+        mean = self._shares.mean()
+        both = expand_dims(mean, -1) * expand_dims(mean, -2)
+        scale = expand_dims(expand_dims(self._total * self._spread(), -1), -1)
+        return (matrix_diag(mean) - both) * scale
 
 
 class Poisson(Distribution):

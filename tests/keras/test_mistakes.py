@@ -55,7 +55,7 @@ def test_arguments_of_fit() -> None:
         (
             lambda: classifier("categorical_crossentropy").fit(X, Y),
             InvalidArgumentError,
-            r"got one of \[12, 1\]\. Of class numbers utils\.to_categorical",
+            r"got one of \[12, 1\]\. If these are class numbers, utils\.to_c",
         ),
         (lambda: classifier(None).fit(X, Y), InvalidArgumentError, "expected a loss"),
         (lambda: classifier("hinj"), InvalidArgumentError, "got 'hinj'. Nearest: hinge"),

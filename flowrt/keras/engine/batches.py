@@ -81,7 +81,7 @@ class Form:
             if what == "target" and len(dims) == array.ndim == 2 and dims[1] == 1:
                 hint = ". A loss of class numbers takes a column of them; for one-hot rows take another"
             elif what == "target" and len(dims) == array.ndim and array.shape[1:] == (1,):
-                hint = ". Of class numbers utils.to_categorical() makes one-hot rows"
+                hint = ". If these are class numbers, utils.to_categorical() makes one-hot rows"
             shown = ", ".join("?" if n is None else str(n) for n in dims)
             raise misuse(
                 f"{what} {name!r}: expected an array of shape [{shown}]; got one of {list(array.shape)}{hint}"
