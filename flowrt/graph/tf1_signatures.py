@@ -41,7 +41,9 @@ def with_parameters(
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            is_constructor = function.__name__ == "__init__" and args
+            called = type(args[0]).__name__ if is_constructor else function.__name__
+            raise TypeError(f"{called}() {error}") from None
         for name in others:
             given |= given.pop(name, {})
         return call(given)

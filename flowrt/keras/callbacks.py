@@ -284,7 +284,13 @@ class ModelCheckpoint(Callback):
             self._save(epoch, logs)
 
     def _save(self, epoch: int, logs: Logs) -> None:
-        path = self.filepath.format(epoch=epoch + 1, **(logs or {}))
+        try:
+            path = self.filepath.format(epoch=epoch + 1, **(logs or {}))
+        except (KeyError, IndexError) as error:
+            known = ", ".join(["epoch", *(logs or {})])
+            raise misuse(
+                f"ModelCheckpoint: filepath: expected fields among {known}; got {self.filepath!r}"
+            ) from error
         if self.save_best_only:
             current = self._watch.value(logs, "ModelCheckpoint")
             if current is None:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 
 from flowrt.errors import nearest
+from flowrt.graph.op_def import OpDef
 from flowrt.graph.source import misuse
+from flowrt.keras.state.graph_state import snake_case
 
 _CUSTOM: dict[str, Any] = {}
 
@@ -98,6 +100,8 @@ def serialize_object(value: Any) -> Any:
         return {"class_name": type(value).__name__, "config": value.get_config()}
     if hasattr(value, "as_list"):
         return value.as_list()
+    if isinstance(value, OpDef):  # such as flowrt.nn.relu
+        return snake_case(value.name)
     name = getattr(value, "__name__", None) or getattr(value, "name", None)
     if name is None:
         raise misuse(f"get_config: expected a value that JSON can hold; got {value!r}")

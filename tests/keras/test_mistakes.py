@@ -60,6 +60,13 @@ def test_arguments_of_fit() -> None:
         (lambda: classifier(None).fit(X, Y), InvalidArgumentError, "expected a loss"),
         (lambda: classifier("hinj"), InvalidArgumentError, "got 'hinj'. Nearest: hinge"),
         (lambda: layers.Dense(1, activation="rleu"), InvalidArgumentError, "got 'rleu'. Nearest: relu"),
+        (lambda: model.fit(None, Y), InvalidArgumentError, "x: expected arrays for dense_input; got none"),
+        (
+            lambda: model.fit(X, Y, callbacks=[keras.callbacks.ModelCheckpoint("{val_acc}")], verbose=0),
+            InvalidArgumentError,
+            "expected fields among epoch, loss; got '{val_acc}'",
+        ),
+        (lambda: layers.Conv2D(3), TypeError, r"^Conv2D\(\) missing a required argument: 'kernel_size'"),
         (lambda: K.function(model.input, []), InvalidArgumentError, "expected a list of tensors"),
     ):
         with pytest.raises(error, match=message):
@@ -87,10 +94,22 @@ def test_inputs_of_layers() -> None:
         (lambda: layers.Reshape((3, -1))(rows), "as many elements"),
         (lambda: Forgetful()(rows), r"Forgetful: expected its __init__ to call super\(\)"),
         (lambda: Mute()(rows), "'mute': expected `call` to return tensors; got None"),
+        (lambda: keras.Model(rows, layers.Dense(2, name="d")(layers.Dense(2, name="d")(rows))), "'d' is the"),
         (lambda: keras.Model(rows, 3), "expected tensors as outputs; got 3"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             call()
+
+
+def test_operations_are_activations_by_their_names() -> None:
+    names = ["relu", "sigmoid", "tanh", "relu6", "elu", "leaky_relu"]
+    functions = [tf.nn.relu, tf.nn.sigmoid, tf.tanh, tf.nn.relu6, tf.nn.elu, tf.nn.leaky_relu]
+    model = keras.Sequential([layers.Dense(4, activation=f) for f in functions])
+    model.build((None, 4))
+    loaded = keras.models.model_from_json(model.to_json())
+    assert [layer["config"]["activation"] for layer in loaded.get_config()["layers"]] == names
+    loaded.set_weights(model.get_weights())
+    np.testing.assert_allclose(loaded.predict(X), model.predict(X))
 
 
 def test_a_lambda_is_a_metric() -> None:

@@ -367,6 +367,8 @@ def as_batches(
         return DatasetBatches(x, items, steps)
     if hasattr(x, "__next__"):
         return GeneratorBatches(x, items, steps)
+    if x is None and form.input_names:
+        raise misuse(f"x: expected arrays for {', '.join(form.input_names)}; got none")
     if (
         has_targets
         and y is None

@@ -66,6 +66,12 @@ class Network(Layer):
         self.outputs = [convert_to_tensor(t) for t in flatten(outputs)]
         _record_operations(self.inputs, self.outputs)
         self._layers, self._nodes = _sorted_graph(self.inputs, self.outputs)
+        names = [layer.name for layer in self._layers]
+        if len(set(names)) < len(names):
+            again = next(name for name in names if names.count(name) > 1)
+            raise misuse(
+                f"model {self.name!r}: expected layers of different names; {again!r} is the name of 2"
+            )
         self._is_graph_network = self.built = True
         self._name_inputs_and_outputs()
 
