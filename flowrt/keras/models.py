@@ -117,6 +117,11 @@ def load_model(filepath: str, custom_objects: Any = None, compile: bool = True) 
     path = os.fspath(filepath)
     if not os.path.exists(path):
         raise NotFoundError(f"load_model: expected a model; there is none at {path}")
+    if os.path.isdir(path):
+        raise misuse(
+            f"load_model: expected an HDF5 file; {path} is a folder. A SavedModel is read by"
+            " saved_model.loader.load, weights by Model.load_weights"
+        )
     with hdf5.open_file(path, "r") as file:
         if "model_config" not in file.attrs:
             raise misuse(f"load_model: expected a file with an architecture; {path} has weights only")

@@ -11,7 +11,7 @@ import pytest
 
 import flowrt as tf
 from flowrt import keras
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.keras import backend as K
 from flowrt.keras import layers
 
@@ -60,6 +60,19 @@ def test_arguments_of_fit() -> None:
         (lambda: classifier(None).fit(X, Y), InvalidArgumentError, "expected a loss"),
         (lambda: classifier("hinj"), InvalidArgumentError, "got 'hinj'. Nearest: hinge"),
         (lambda: layers.Dense(1, activation="rleu"), InvalidArgumentError, "got 'rleu'. Nearest: relu"),
+        (
+            lambda: model.fit(dataset.batch(3), validation_split=0.5),
+            InvalidArgumentError,
+            "expected arrays, to",
+        ),
+        (
+            lambda: model.fit(dataset.batch(12), steps_per_epoch=1, epochs=2, verbose=0),
+            InvalidArgumentError,
+            r"batches in epoch 2; there were none\. Does the dataset",
+        ),
+        (lambda: model.save("m", save_format="tf"), UnimplementedError, "save_format='h5'"),
+        (lambda: keras.models.load_model("/tmp"), InvalidArgumentError, "/tmp is a folder"),
+        (lambda: layers.Dense(1)(keras.Input((4,), dtype="int32")), DTypeError, "floating dtype; got int32"),
         (lambda: model.fit(None, Y), InvalidArgumentError, "x: expected arrays for dense_input; got none"),
         (
             lambda: model.fit(X, Y, callbacks=[keras.callbacks.ModelCheckpoint("{val_acc}")], verbose=0),
@@ -153,3 +166,14 @@ def test_a_model_of_another_graph_than_the_default_one_is_asked() -> None:
     with model.output.graph.as_default(), tf.Session() as session:
         session.run(tf.global_variables_initializer())
         assert model.predict(X).shape == (12, 2)
+
+
+def test_a_model_that_is_fed_nothing_is_trained_by_steps() -> None:
+    inputs = keras.Input(tensor=tf.constant(X))
+    model = keras.Model(inputs, layers.Dense(2)(inputs))
+    model.compile("sgd", "mse", target_tensors=[tf.zeros([12, 2])])
+    losses = model.fit(epochs=2, steps_per_epoch=3, verbose=0).history["loss"]
+    assert model.evaluate(steps=1, verbose=0) < losses[1] < losses[0]
+    assert model.predict(None, steps=2).shape == (24, 2)
+    with pytest.raises(InvalidArgumentError, match="expected a number of batches"):
+        model.fit()

@@ -176,6 +176,16 @@ class Batches:
         """Stop reading ahead."""
 
 
+class FixedBatches(Batches):
+    """``steps`` batches of nothing, for a model that is fed nothing: inputs and targets are tensors."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def epoch(self) -> Iterator[Batch]:
+        return itertools.repeat(Batch(([], [], [])), self.steps or 0)
+
+
 class ArrayBatches(Batches):
     """Batches of arrays, in a new random order each epoch with ``shuffle``, which may be "batch": the order
     of the batches only.
@@ -367,6 +377,10 @@ def as_batches(
         return DatasetBatches(x, items, steps)
     if hasattr(x, "__next__"):
         return GeneratorBatches(x, items, steps)
+    if x is None and y is None and not form.input_names and all(rank is None for rank in form.output_ranks):
+        if steps is None:
+            raise misuse("steps: expected a number of batches for a model that is fed nothing; got none")
+        return FixedBatches(steps)
     if x is None and form.input_names:
         raise misuse(f"x: expected arrays for {', '.join(form.input_names)}; got none")
     if (

@@ -33,6 +33,7 @@ from flowrt.keras.state.graph_state import mask_of, set_mask, tracked, unique_la
 from flowrt.keras.state.sessions import batch_get_value, batch_set_value, learning_phase
 from flowrt.keras.state.settings import floatx
 from flowrt.layers import base
+from flowrt.layers.core import KernelLayer
 from flowrt.nest import flatten, map_structure
 from flowrt.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
@@ -262,6 +263,13 @@ class Layer(base.Layer):
             raise misuse(f"layer {self.name!r}: expected one tensor; got {len(inputs)} of them: {inputs!r}")
         if self.rank is not None and isinstance(inputs, Tensor):
             self._check(inputs)
+
+        if isinstance(self, KernelLayer) and isinstance(inputs, Tensor):
+            kind = inputs.dtype
+            if not (kind.is_floating or kind.is_complex) and _is_ours(self.call):
+                raise self._error(
+                    DTypeError, f"expected inputs of a floating dtype; got {kind.name}. Use backend.cast()"
+                )
 
     def _regularize_activity(self, outputs: Any) -> None:
         if self.activity_regularizer is None:

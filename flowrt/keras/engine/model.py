@@ -472,8 +472,19 @@ class Model(Network):
         """The architecture as JSON, for `flowrt.keras.models.model_from_json`."""
         return model_files.to_json(self, **options)
 
-    def save(self, filepath: str, overwrite: bool = True, include_optimizer: bool = True, **_: Any) -> None:
-        """Save architecture, weights and optimizer as one HDF5 file."""
+    def save(
+        self, filepath: str, overwrite: bool = True, include_optimizer: bool = True,
+        save_format: str | None = None, signatures: Any = None,
+    ) -> None:  # fmt: skip
+        """Save architecture, weights and optimizer as one HDF5 file.
+
+        Raises `UnimplementedError` for another ``save_format``.
+        """
+        if save_format not in (None, "h5") or signatures is not None:
+            raise misuse(
+                f"save: expected save_format='h5' without signatures; got {save_format!r}. A SavedModel is"
+                " written by saved_model.simple_save", UnimplementedError,
+            )  # fmt: skip
         model_files.save_model(self, filepath, overwrite, include_optimizer)
 
     def save_weights(self, filepath: str, overwrite: bool = True, save_format: str | None = None) -> None:
@@ -551,6 +562,8 @@ def _is_due(epoch: int, frequency: int | Sequence[int]) -> bool:
 
 def _split(form: Form, x: Any, y: Any, sample_weight: Any, share: float) -> tuple[Any, Any, Any, Any]:
     """Arrays without their last ``share``, and that."""
+    if x is not None and not isinstance(x, (np.ndarray, list, tuple, Mapping)) and not hasattr(x, "iloc"):
+        raise misuse(f"validation_split: expected arrays, to split them; got {summary(x)}")
     if not 0 < share < 1:
         raise misuse(f"validation_split: expected a number between 0 and 1; got {share}")
     inputs, targets, weights = form.batch(x, y, sample_weight)

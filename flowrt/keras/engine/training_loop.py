@@ -62,7 +62,8 @@ def fit_loop(
             if model.stop_training:
                 break
         if empty:
-            raise misuse(f"fit: expected batches in epoch {epoch + 1}; there were none")
+            hint = ". Does the dataset or generator end? Its repeat() does not" if epoch > epochs[0] else ""
+            raise misuse(f"fit: expected batches in epoch {epoch + 1}; there were none{hint}")
         callbacks.on_epoch_end(
             epoch, {**dict(zip(names, averages.results(), strict=True)), **validate(epoch)}
         )
