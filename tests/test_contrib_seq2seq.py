@@ -206,3 +206,12 @@ def test_mistakes_are_typed() -> None:
         seq2seq.LuongAttention(3, tf.zeros([2, 3]))
     with pytest.raises(DTypeError, match="expected an AttentionMechanism"):
         seq2seq.AttentionWrapper(Adding(), "luong")
+
+
+def test_a_state_of_a_beam_search_has_a_row_for_each_beam() -> None:
+    with tf.Graph().as_default():
+        cell = tf.nn.rnn_cell.GRUCell(4)
+        with pytest.raises(InvalidArgumentError, match=r"batch \* beam_width rows, 6; got .* tile_batch"):
+            tf.contrib.seq2seq.BeamSearchDecoder(
+                cell, tf.zeros([5, 4]), tf.fill([2], 1), 2, cell.zero_state(2, tf.float32), 3
+            )

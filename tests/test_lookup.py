@@ -110,3 +110,8 @@ def test_mistakes_are_typed(tmp_path: Path) -> None:
     twice = lookup.index_table_from_tensor(["a", "a"])
     with tf.Session() as session, pytest.raises(InvalidArgumentError, match="expected one value of"):
         session.run(twice.init)
+
+
+def test_a_table_is_made_of_an_initializer() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"HashTable: expected an initializer, such as .*; got 3"):
+        tf.lookup.StaticHashTable(3, -1)

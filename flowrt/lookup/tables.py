@@ -93,6 +93,11 @@ class StaticHashTable(_Table):
     def __init__(
         self, initializer: Any, default_value: Any, shared_name: str | None = None, name: str = "hash_table"
     ) -> None:
+        if not hasattr(initializer, "initialize"):
+            raise misuse(
+                f"{type(self).__name__}: expected an initializer, such as KeyValueTensorInitializer; "
+                f"got {initializer!r}"
+            )
         with get_default_graph().name_scope(name):
             handle = hash_table_op(
                 key_dtype=initializer.key_dtype,

@@ -118,7 +118,18 @@ class BeamSearchDecoder(Decoder):
             )
         self._length_weight, self._coverage_weight = length_penalty_weight, coverage_penalty_weight
         self._reorders = reorder_tensor_arrays
+        self._check_rows(initial_state)
         self._initial_state = map_structure(self._split, initial_state)
+
+    def _check_rows(self, state: Any) -> None:
+        batch = self._start.shape.as_list()[0]
+        for each in flatten(state):
+            rows = each.shape.as_list()[0] if isinstance(each, Tensor) and each.shape.ndims else None
+            if batch is not None and rows not in (None, batch * self._width):
+                raise misuse(
+                    "BeamSearchDecoder: initial_state: expected batch * beam_width rows, "
+                    f"{batch * self._width}; got {each!r}. Make it of tile_batch(..., beam_width)"
+                )
 
     @property
     def batch_size(self) -> Any:
