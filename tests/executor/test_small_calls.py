@@ -236,3 +236,17 @@ def test_a_reshape_of_a_transpose_is_one_call(shape):
     node = op_node("Reshape", x, list(shape))
     execute(small_call(node, (x, shape), (out,)))
     np.testing.assert_array_equal(out, x.reshape(shape))
+
+
+@pytest.mark.parametrize("shape", [[2, 12], [8, 3], [5, 5]], ids=str)
+def test_a_reshape_to_a_buffer_of_another_shape_is_an_error(shape):
+    """It is one into new memory, too, or in whoever reads it."""
+    x, dims = tf.placeholder(tf.float32, [4, 6]), tf.placeholder(tf.int32, [2])
+    y = tf.reshape(tf.transpose(tf.tanh(x)), dims)
+    y.set_shape([3, 8])
+    value = np.arange(24, dtype="f").reshape(4, 6)
+    with tf.Session() as session:
+        found = session.run(y + 0.0, {x: value, dims: [3, -1]})
+        np.testing.assert_allclose(found, np.tanh(value).T.reshape(3, 8), rtol=1e-6)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected .* got \["):
+            session.run(y + 0.0, {x: value, dims: shape})

@@ -213,11 +213,16 @@ def _reshape(xp: Any, tensor: Any, shape: Any, out: Any = None) -> Any:
         if out is None:
             return tensor.reshape(shape)
         if out.flags.c_contiguous:  # one copy, not two
+            wanted = out.reshape(shape).shape
             xp.copyto(out.reshape(tensor.shape), tensor)
         else:
-            xp.copyto(out, tensor.reshape(shape))
+            values = tensor.reshape(shape)
+            wanted = values.shape
+            xp.copyto(out, values)
     except ValueError:
         raise InvalidArgumentError(f"expected a shape of {tensor.size} elements; got {list(shape)}") from None
+    if wanted != out.shape:  # than its `set_shape` says
+        raise InvalidArgumentError(f"expected the shape {list(out.shape)}; got {list(wanted)}")
     return out
 
 
