@@ -14,9 +14,10 @@ import flowrt as tf
 from flowrt import dtypes
 from flowrt.device.llvm import host_pool
 from flowrt.device.llvm.call_sequence import BoundCall, ParallelCall
-from flowrt.device.onednn import onednn, primitives
+from flowrt.device.onednn import onednn, primitive_call, primitives
 from flowrt.device.onednn.primitives import Execution
-from flowrt.errors import InternalError
+from flowrt.device.workspace import Workspace
+from flowrt.errors import InternalError, ResourceExhaustedError
 from flowrt.executor.kernels import bound_primitive as module
 from flowrt.executor.kernels.bound_primitive import bound_primitive
 from flowrt.executor.kernels.copy_kernels import copy_call
@@ -263,6 +264,34 @@ def test_a_primitive_that_fails_in_machine_code_is_an_error() -> None:
         for _ in range(2):
             with pytest.raises(InternalError, match="dnnl_primitive_execute to succeed; got status 2"):
                 run(*arguments)
+
+
+def test_a_primitive_alone_has_one_copy_of_its_constants() -> None:
+    x, f, out = floats(2, 9, 8, 16), floats(3, 3, 16, 24), np.empty((2, 9, 8, 24), np.float32)
+    call = bind(registered_ops()["Conv2D"], [x, f], out, [], CONV, (1,))
+    assert call is not None
+    with threads(1):
+        assert printed(call) == [call.bound()]
+        assert call._execution is call._call is None  # each would have one
+        assert printed() == []
+
+
+def test_machine_code_without_memory_for_a_workspace_is_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    products, out, expected = two_products()
+
+    def refuse(nbytes: int) -> Any:
+        raise MemoryError(f"{nbytes} bytes")
+
+    with threads(1):
+        ((run, arguments),) = printed(*products)
+        with monkeypatch.context() as patch:
+            patch.setattr(primitive_call, "WORKSPACE", Workspace(refuse))
+            with pytest.raises(ResourceExhaustedError, match=r"out of memory: \d+ bytes"):
+                run(*arguments)
+        run(*arguments)
+    np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-3)
 
 
 def test_a_primitive_that_is_refused_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

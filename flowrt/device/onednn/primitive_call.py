@@ -18,6 +18,7 @@ from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
 from flowrt.device.onednn.onednn import library
 from flowrt.device.onednn.primitives import Execution
 from flowrt.device.workspace import WORKSPACE
+from flowrt.errors import ResourceExhaustedError
 from flowrt.loops.llvm_text import with_fields
 
 MULTIPLICATIONS_PER_NS = 50
@@ -107,10 +108,15 @@ class PrimitiveSequence:
         return self._run, self._arguments
 
     def _run(self, table: Table, begin: int, end: int) -> None:
-        """Raises the error of a primitive that fails, after all have run."""
+        """Raises the error of a primitive that fails, after all have run, and `ResourceExhaustedError` where
+        there is no memory for a workspace.
+        """
         dnnl = library()
         dnnl.use_threads(1)
-        workspace = WORKSPACE.address(self._nbytes)
+        try:
+            workspace = WORKSPACE.address(self._nbytes)
+        except MemoryError as error:
+            raise ResourceExhaustedError(f"out of memory: {error}") from error
         if workspace != self._workspace:
             for execution in self._executions:
                 execution.place_workspace(workspace)

@@ -230,8 +230,7 @@ def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, N
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
     code. What is printed for one thread stays so if there are more later.
     """
-    is_alone = num_threads() == 1
-    codes = [machine_code(action, is_alone) for _, action in instructions]
+    codes = _codes_beside_others([action for _, action in instructions], is_alone=num_threads() == 1)
     if not any(codes):
         return [(action.bound(), node) for node, action in instructions]
     calls: list[tuple[BoundCall, Node | None]] = []
@@ -242,6 +241,17 @@ def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, N
         else:
             calls += [(action.bound(), node) for (node, action), _ in several]
     return calls
+
+
+def _codes_beside_others(
+    actions: Sequence[Action], is_alone: bool
+) -> list[MachineCall | PrimitiveCall | None]:
+    """The `machine_code` of actions with a neighbour that may have one, too. An action alone is called as it
+    is: a primitive's code would be a second copy of its constants.
+    """
+    may = [_is_code(action) for action in actions]
+    triples = zip(actions, [False, *may], [*may[1:], False], strict=False)
+    return [machine_code(a, is_alone) if before or after else None for a, before, after in triples]
 
 
 def machine_code(action: Action, is_alone: bool) -> MachineCall | PrimitiveCall | None:
