@@ -198,6 +198,22 @@ def test_a_loop_in_a_loop(monkeypatch):
     assert_equal(*both(monkeypatch, build, {"x": np.linspace(-2, 2, 6).astype("f")}))
 
 
+@pytest.mark.parametrize("turned", [tf.transpose, lambda b: tf.reverse(b, [0])], ids=["transpose", "reverse"])
+def test_a_carried_value_in_another_order(monkeypatch, turned):
+    """Its next value is a view of what it replaces."""
+
+    def build():
+        x = tf.placeholder(tf.float32, [4, 4])
+        body = lambda i, a, b: (i + 1, a * 0.5, turned(b))  # noqa: E731
+        loop = tf.while_loop(lambda i, *_: i < 3, body, [0, x, x * 2.0])
+        return [*loop[1:]], {"x": x}
+
+    value = np.arange(16, dtype="f").reshape(4, 4)
+    found, expected = both(monkeypatch, build, {"x": value})
+    assert_equal(found, expected)
+    np.testing.assert_array_equal(found[1], 2 * (value.T if turned is tf.transpose else value[::-1]))
+
+
 def refuse(*_):
     raise compiled_body.NotMachineCode
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flowrt.device.device import Device
+from flowrt.device.host_memory import address_of
 from flowrt.executor.analysis.cost import CALL_SECONDS
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.buffers.bound_tensors import BoundTensors
@@ -307,6 +308,8 @@ class _Mover:
             move = Move(self._place(target), self._place(source), copy)
             if is_borrowed and source.slot is not None and target.slot is None:
                 move = self._set_aside(builder, move, self.device.xp.array)
+            elif self._rearranges(move):  # which no loop does in place
+                move = self._set_aside(builder, move)
             pending.append(move)
         while pending:
             readers = [self._readers(move, pending) for move in pending]
@@ -334,6 +337,15 @@ class _Mover:
         if isinstance(source, Register):  # if borrowed, it may be a view of it
             return isinstance(move.target, Register) and move.copy is not None
         return not isinstance(place, Register) and bool(self.device.xp.may_share_memory(source, place))
+
+    def _rearranges(self, move: Move) -> bool:
+        """Whether ``move`` may read what is at its target in another order, as a transpose of it does."""
+        source, target = move.source, move.target
+        if not self._reads(move, target):
+            return False
+        if not (isinstance(source, np.ndarray) and isinstance(target, np.ndarray)):
+            return True
+        return address_of(source) != address_of(target) or source.strides != target.strides
 
     def _set_aside(self, builder: InstructionBuilder, move: Move, copy: Copy | None = None) -> Move:
         """Put the value of ``move`` in a new place: an array's in another, a register's in another, where it
