@@ -6,9 +6,11 @@ import doctest
 import functools
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 import flowrt as tf
 from flowrt.graph.op_def import OpDef
@@ -46,7 +48,8 @@ def failures(test: doctest.DocTest) -> str:
     return "".join(report)
 
 
-def test_examples_print_what_they_say() -> None:
+def test_examples_print_what_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # some write files
     tests = list(examples())
     assert len(tests) > 150
     wrong = "".join(map(failures, tests))
