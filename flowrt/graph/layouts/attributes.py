@@ -13,6 +13,7 @@
                `FOUND`, with what the step finds it by: see `flowrt.graph.passes.layouts.join_units`
     _memory    the place of a variable's part in one memory with others, once the model is complete: see
                `flowrt.graph.layouts.memory_places`
+    _states    the place of a state of a trained variable in one memory with others of the same optimizer
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
     _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
     _last      on a variable of which the gradient is reduced when all of the step are there
@@ -38,7 +39,7 @@ from flowrt.graph.op_def import Effect
 
 MESH, LAYOUT, STORED, SUMMED = "_mesh", "_layout", "_stored", "_summed"
 COPY, ROWS, HOST, UNIT, REGATHER = "_copy", "_rows", "_host", "_unit", "_regather"
-RESIDENT, LAST, MEMORY = "_resident", "_last", "_memory"
+RESIDENT, LAST, MEMORY, STATES = "_resident", "_last", "_memory", "_states"
 STAGE, FORWARD, SCHEDULE = "_stage", "_forward", "_schedule"
 REMAT, AGAIN = "_remat", "_again"
 FOUND = "found"
@@ -50,8 +51,8 @@ IN_PARTS = " in parts"
 """The end of a `_copy` that is in the variable's own layouts; others are whole."""
 
 ATTRIBUTES = (
-    MESH, LAYOUT, STORED, SUMMED, COPY, ROWS, HOST, UNIT, REGATHER, RESIDENT, LAST, MEMORY, STAGE, FORWARD,
-    SCHEDULE, REMAT, AGAIN,
+    MESH, LAYOUT, STORED, SUMMED, COPY, ROWS, HOST, UNIT, REGATHER, RESIDENT, LAST, MEMORY, STATES, STAGE,
+    FORWARD, SCHEDULE, REMAT, AGAIN,
 )  # fmt: skip
 
 

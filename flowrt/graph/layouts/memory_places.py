@@ -1,9 +1,10 @@
 """Places of variables in one memory, one behind the other: those of a unit, and the slots of these.
 
-    elements    0       64                  192     256
-                | w     | u                 | b     |
-    _memory     "0 256 192 w@unit"          of w, in a unit of three of which an optimizer trains two
-                "0 192 192 w@unit/Adam"     of the slot of w, with that of u
+    elements    0       64              192     256
+                | w     | u             | b     |
+    _memory     "64 256 w@unit"         of u, in a unit of three
+    _states     "0 192 u@unit"          of u, if an optimizer trains u and b
+    _memory     "0 192 u@unit/Adam"     of the slot of u, with that of b
 
 A place is text on the handle of the variable, so it is the same in every step of the graph, in its files and
 on the wire. All coordinates of a mesh have equal parts of such variables, and each a memory of its own:
@@ -14,11 +15,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.layouts.attributes import MEMORY, as_stored, layouts_of
+from flowrt.graph.layouts.attributes import MEMORY, STATES, as_stored, layouts_of
 from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.node import Node
 
@@ -27,66 +28,57 @@ GRAIN = 64
 dtype that slots have.
 """
 
-_PLACE = re.compile(r"(\d+) (\d+) (\d+) (\S+)", re.ASCII)
+_PLACE = re.compile(r"(\d+) (\d+) (\S+)", re.ASCII)
 
 
 class MemoryPlace(NamedTuple):
-    """``begin``: the first element of a variable in the memory ``name``, which has ``length``, and in which
-    those that are trained come first, in ``trained`` elements.
-    """
+    """``begin``: the first element of a variable in the memory ``name``, which has ``length``."""
 
     begin: int
     length: int
-    trained: int
     name: str
 
     def __str__(self) -> str:
         return " ".join(map(str, self))
 
 
-def place_of(attrs: Mapping[str, Any]) -> MemoryPlace | None:
-    """The place that ``attrs`` of a handle name; None if the variable has memory of its own.
+def place_of(attrs: Mapping[str, Any], key: str = MEMORY) -> MemoryPlace | None:
+    """The place that ``attrs`` of a handle name by ``key``; None if the variable has memory of its own.
 
     Raises `InvalidArgumentError` for a text that names none, as a file may have.
     """
-    if MEMORY not in attrs:
+    if key not in attrs:
         return None
-    found = _PLACE.fullmatch(str(attrs[MEMORY]))
+    found = _PLACE.fullmatch(str(attrs[key]))
     if found is None:
         raise InvalidArgumentError(
-            f"{MEMORY}: expected a place in memory, such as '0 256 192 w@unit'; got {attrs[MEMORY]!r}"
+            f"{key}: expected a place in memory, such as '0 256 w@unit'; got {attrs[key]!r}"
         )
-    begin, length, trained, name = found.groups()
-    return MemoryPlace(int(begin), int(length), int(trained), name)
+    begin, length, name = found.groups()
+    return MemoryPlace(int(begin), int(length), name)
 
 
-def attributes_of_slots_place(slot: Node, variable: Node) -> dict[str, str]:
-    """The attributes that give an optimizer's ``slot`` of ``variable`` the same place, in a memory of all
-    such slots of variables that are trained; none if the variable has no place, or is not trained.
+def attributes_of_slots_place(variable: Node, kind: str) -> dict[str, str]:
+    """The attributes that give an optimizer's slot of ``variable`` its place, in a memory of all of the same
+    ``kind``; none if the slot has memory of its own.
     """
-    place = place_of(variable.attrs)
-    if place is None or place.begin >= place.trained:
-        return {}
-    kind = slot.name.replace(variable.name, "", 1).strip("/")
-    return {MEMORY: str(place._replace(length=place.trained, name=f"{place.name}/{kind}"))}
+    place = place_of(variable.attrs, STATES)
+    return {} if place is None else {MEMORY: str(place._replace(name=f"{place.name}/{kind}"))}
 
 
-def places_of_unit(handles: Sequence[Node], trained: Collection[str], mesh: Mesh) -> dict[str, MemoryPlace]:
+def places_together(handles: Sequence[Node], mesh: Mesh) -> dict[str, MemoryPlace]:
     """The places of the variables ``handles``, of one dtype, in a memory of all, by name. One of which the
     coordinates of ``mesh`` have unequal parts gets none, and one alone neither.
     """
     sizes = {node.name: size for node in handles if (size := _equal_part(node, mesh)) is not None}
     if len(sizes) < 2:
         return {}
-    ordered = sorted(sizes, key=lambda name: name not in trained)
-    begins, end, end_of_trained = dict[str, int](), 0, 0
-    for name in ordered:
+    begins, end = dict[str, int](), 0
+    for name, size in sizes.items():
         begins[name] = end
-        end += -(-sizes[name] // GRAIN) * GRAIN
-        if name in trained:
-            end_of_trained = end
-    memory = f"{ordered[0]}@unit"
-    return {name: MemoryPlace(begin, end, end_of_trained, memory) for name, begin in begins.items()}
+        end += -(-size // GRAIN) * GRAIN
+    memory = f"{next(iter(sizes))}@unit"
+    return {name: MemoryPlace(begin, end, memory) for name, begin in begins.items()}
 
 
 def _equal_part(handle: Node, mesh: Mesh) -> int | None:

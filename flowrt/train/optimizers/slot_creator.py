@@ -26,17 +26,22 @@ def create_slot(
 ) -> Variable:
     """A slot of ``primary`` with the initial value ``val``, named ``primary/name`` in the variable scope."""
     graph = primary.graph
-    full_name = "/".join(filter(None, (get_variable_scope().name, primary.op.name, name)))
+    scope = get_variable_scope().name
+    stem = "/".join(filter(None, (scope, primary.op.name)))
     is_static = primary.shape.is_fully_defined()
     with contextlib.ExitStack() as scopes:
         if colocate_with_primary:
             scopes.enter_context(graph.colocate_with(primary.op, ignore_existing=True))
         scopes.enter_context(graph.name_scope(None))
-        slot = Variable(val, trainable=False, name=full_name, validate_shape=is_static)
+        slot = Variable(
+            val, trainable=False, name="/".join(filter(None, (stem, name))), validate_shape=is_static
+        )
     graph.add_to_collection(OPTIMIZER_VARIABLES, slot)
     if is_static and slot.shape.as_list() == primary.shape.as_list():
         attrs = attributes_of_slot(slot.op.node.attrs, primary.op.node.attrs)
-        slot.op.mutate(attrs={**attrs, **attributes_of_slots_place(slot.op.node, primary.op.node)})
+        kind = "/".join(filter(None, (scope, slot.op.name.removeprefix(f"{stem}/"))))
+        place = attributes_of_slots_place(primary.op.node, kind)
+        slot.op.mutate(attrs={**attrs, **place})
     return slot
 
 

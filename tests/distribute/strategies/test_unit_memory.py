@@ -126,9 +126,49 @@ def test_what_is_not_trained_has_no_place_among_the_slots() -> None:
         with sharded().scope():
             model(frozen=("w",))
         session.run(tf.global_variables_initializer())
-        assert together(session) == expected(DP2, ADAM, ["b", "u", "w"], ["b", "u"])
+        assert together(session) == expected(DP2, ADAM, ALL, ["b", "u"])
         memories = [m for m in session._runtime._resources.values() if isinstance(m, UnitMemory)]
         assert {m.length for m in memories} == {3 * GRAIN, 2 * GRAIN}
+
+
+def lengths(session: Any) -> dict[str, int]:
+    """The elements of each memory on a device."""
+    resources = session._runtime._resources.items()
+    return {
+        name: each.length
+        for (device, name), each in resources
+        if isinstance(each, UnitMemory) and device == session.devices[1].name
+    }
+
+
+def test_the_states_of_some_variables_take_no_more_than_these() -> None:
+    """Though the scope was left before: then all variables might have been trained."""
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        strategy = sharded(units=None)
+        with strategy.scope():
+            layers = [tf.get_variable(f"l{i}", [2 * GRAIN]) for i in range(8)]
+            loss = tf.add_n([tf.reduce_sum(tf.square(layer)) for layer in layers])
+        for some in (layers[6:], layers[:3], layers[:1]):
+            with strategy.scope():
+                tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss, var_list=some)
+        session.run(tf.global_variables_initializer())
+        assert lengths(session) == {
+            "l0@unit@dp0": 8 * GRAIN, "l6@unit/Momentum@dp0": 2 * GRAIN, "l0@unit/Momentum@dp0": 3 * GRAIN,
+        }  # fmt: skip
+
+
+def test_slots_in_a_scope_that_has_letters_of_their_variables_are_one_allocation() -> None:
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        with sharded(units=None).scope():
+            letters = [tf.get_variable(letter, [2 * GRAIN]) for letter in "abc"]
+            loss = tf.add_n([tf.reduce_sum(tf.square(letter)) for letter in letters])
+            for scope in ("cab", "abc"):
+                with tf.variable_scope(scope):
+                    tf.train.MomentumOptimizer(0.1, 0.9).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        assert lengths(session) == dict.fromkeys(
+            ["a@unit@dp0", "a@unit/cab/Momentum@dp0", "a@unit/abc/Momentum@dp0"], 3 * GRAIN
+        )
 
 
 def test_unequal_parts_have_memory_of_their_own() -> None:
@@ -218,7 +258,7 @@ def test_containers_share_memories_as_they_share_variables() -> None:
     containers = Containers()
     for name, is_isolated in (("one", False), ("two", False), ("alone", True)):
         containers.open(name, is_isolated)
-    a, b = (handle(n, MemoryPlace(i * GRAIN, 2 * GRAIN, 0, "a@unit")) for i, n in enumerate("ab"))
+    a, b = (handle(n, MemoryPlace(i * GRAIN, 2 * GRAIN, "a@unit")) for i, n in enumerate("ab"))
     of_one, of_two, of_alone = (containers.of(name) for name in ("one", "two", "alone"))
     first, second, other = of_one(device, a), of_two(device, b), of_alone(device, a)
     assert of_two(device, a) is first
@@ -246,13 +286,13 @@ def test_places_are_in_files_of_the_graph() -> None:
             model()
         handles = [op.node for op in graph.get_operations() if op.type == "VarHandleOp"]
         places = {node.name: place_of(node.attrs) for node in handles}
-        assert places["unit0/b"] == MemoryPlace(GRAIN, 3 * GRAIN, 3 * GRAIN, "unit0/w@unit")
+        assert places["unit0/b"] == MemoryPlace(GRAIN, 3 * GRAIN, "unit0/w@unit")
         assert all(place_of({"_memory": str(place)}) == place for place in places.values() if place)
         text = str(graph.as_graph_def())
-        assert len(re.findall("unit0/w@unit", text)) == len(SHAPES) * 3
+        assert len(re.findall("unit0/w@unit", text)) == len(SHAPES) * 4
 
 
-@pytest.mark.parametrize("text", ["", "0 64 w", "-1 64 64 w", "0 64 64 w x", "0 64 64 "])
+@pytest.mark.parametrize("text", ["", "0 w", "-1 64 w", "0 64 w x", "0 64 "])
 def test_a_text_that_names_no_place_is_an_error(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="_memory: expected a place in memory"):
         place_of({"_memory": text})

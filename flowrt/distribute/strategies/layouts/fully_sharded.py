@@ -46,7 +46,7 @@ from flowrt.graph.layouts.mesh import Mesh
 from flowrt.graph.passes.layouts.join_units import Block
 from flowrt.graph.precision import COMPUTE, Precision
 from flowrt.graph.source import misuse
-from flowrt.variables.variable import GraphKeys, Variable
+from flowrt.variables.variable import Variable
 
 _BLOCK = re.compile(r"(?:.*?/)?[^/]*\d(?=/)")
 """The scope of a repeated block: up to the first part of a name that ends in a digit."""
@@ -144,11 +144,11 @@ class FullyShardedStrategy(TensorParallelStrategy):
         return attrs
 
     def settle(self, trained: Sequence[Variable] = (), states: int = 0) -> None:
-        """Give each variable that has none yet a place in the memory of its unit."""
+        """Give each variable that has none yet a place in the memory of its unit, and the states of those of
+        a unit that are ``trained`` places in another.
+        """
         super().settle(trained, states)
-        graph = get_default_graph()
-        first = trained or graph.get_collection(GraphKeys.TRAINABLE_VARIABLES)
-        place_units(graph.root, self.mesh, {variable.op.name for variable in first})
+        place_units(get_default_graph().root, self.mesh, {variable.op.name for variable in trained})
 
     def check_names(self, names: Collection[str]) -> None:
         super().check_names(names)
