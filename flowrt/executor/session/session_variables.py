@@ -23,6 +23,7 @@ from flowrt.graph.node import Node
 from flowrt.graph.ops.state.variable_ops import memory_handle
 from flowrt.graph.resources.unit_memory import UnitMemory
 from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.shapes import is_static
 
 Place: TypeAlias = tuple[Device, VariableResource]
 """Location of a variable."""
@@ -92,7 +93,7 @@ def _source_of_memory(
 ) -> Callable[[tuple[int, ...], Any], Any]:
     """``empty(shape, dtype)`` of what ``node`` keeps: in a memory with others if it has a place there."""
     place = place_of(node.attrs)
-    if place is not None:
+    if place is not None and is_static(node.attrs["shape"]):
         memory: UnitMemory = others(device, memory_handle(node, place))
         array = memory.take(place.begin, node.attrs["shape"], node.attrs["dtype"])
         if array is not None:

@@ -28,7 +28,8 @@ GRAIN = 64
 dtype that slots have.
 """
 
-_PLACE = re.compile(r"(\d+) (\d+) (\S+)", re.ASCII)
+_PLACE = re.compile(r"(\d+) (\d+) (\S+@unit(?:[@/]\S*)?)", re.ASCII)
+"""The name is that of no variable, and of no part of one on an axis ``unit``."""
 
 
 class MemoryPlace(NamedTuple):

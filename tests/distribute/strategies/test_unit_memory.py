@@ -280,6 +280,17 @@ def test_a_memory_gives_each_element_once() -> None:
     assert memory.take(6, (2,), float32) is not None
 
 
+@pytest.mark.parametrize("shape", [None, [None, 2]])
+def test_what_has_no_known_shape_has_memory_of_its_own(shape: Any) -> None:
+    """Though a file may give it a place."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        value = tf.placeholder_with_default(np.ones((2, 2), np.float32), shape)
+        variable = tf.Variable(value, validate_shape=False)
+        variable.op.mutate(attrs={**variable.op.node.attrs, "_memory": "0 64 w@unit"})
+        session.run(variable.initializer)
+        np.testing.assert_array_equal(session.run(variable), np.ones((2, 2)))
+
+
 def test_places_are_in_files_of_the_graph() -> None:
     with tf.Graph().as_default() as graph:
         with sharded().scope():
@@ -292,7 +303,9 @@ def test_places_are_in_files_of_the_graph() -> None:
         assert len(re.findall("unit0/w@unit", text)) == len(SHAPES) * 4
 
 
-@pytest.mark.parametrize("text", ["", "0 w", "-1 64 w", "0 64 w x", "0 64 "])
+@pytest.mark.parametrize(
+    "text", ["", "0 w@unit", "-1 64 w@unit", "0 64 w@unit x", "0 64 ", "0 64 w", "0 64 w@unit0"]
+)
 def test_a_text_that_names_no_place_is_an_error(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="_memory: expected a place in memory"):
         place_of({"_memory": text})
