@@ -13,7 +13,7 @@
                `FOUND`, with what the step finds it by: see `flowrt.graph.passes.layouts.join_units`
     _memory    the place of a variable's part in one memory with others, once the model is complete: see
                `flowrt.graph.layouts.memory_places`
-    _states    the place of a state of a trained variable in one memory with others of the same optimizer
+    _states    the place of the next state of a trained variable in one memory with others of its optimizer
     _regather  on a variable that is gathered again where it is needed again: see `schedule_gathers`
     _resident  the bytes that a device may have of units at a time, if they stay as long as there is room
     _last      on a variable of which the gradient is reduced when all of the step are there

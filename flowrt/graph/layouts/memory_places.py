@@ -3,8 +3,8 @@
     elements    0       64              192     256
                 | w     | u             | b     |
     _memory     "64 256 w@unit"         of u, in a unit of three
-    _states     "0 192 u@unit"          of u, if an optimizer trains u and b
-    _memory     "0 192 u@unit/Adam"     of the slot of u, with that of b
+    _states     "0 192 u@unit/0"        of u, if an optimizer trains u and b, before it makes slots
+    _memory     "0 192 u@unit/0"        of the first slot of u, with that of b
 
 A place is text on the handle of the variable, so it is the same in every step of the graph, in its files and
 on the wire. All coordinates of a mesh have equal parts of such variables, and each a memory of its own:
@@ -59,12 +59,16 @@ def place_of(attrs: Mapping[str, Any], key: str = MEMORY) -> MemoryPlace | None:
     return MemoryPlace(int(begin), int(length), name)
 
 
-def attributes_of_slots_place(variable: Node, kind: str) -> dict[str, str]:
-    """The attributes that give an optimizer's slot of ``variable`` its place, in a memory of all of the same
-    ``kind``; none if the slot has memory of its own.
-    """
+def numbered(place: MemoryPlace, number: int) -> MemoryPlace:
+    """``place`` in the memory of the states with this ``number``."""
+    return place._replace(name=f"{place.name.partition('@unit')[0]}@unit/{number}")
+
+
+def next_number(variable: Node) -> int:
+    """The number of the next state of ``variable``; 0 if none has had a place."""
     place = place_of(variable.attrs, STATES)
-    return {} if place is None else {MEMORY: str(place._replace(name=f"{place.name}/{kind}"))}
+    digits = "" if place is None else place.name.rpartition("/")[2]
+    return int(digits) if digits.isdecimal() else 0
 
 
 def places_together(handles: Sequence[Node], mesh: Mesh) -> dict[str, MemoryPlace]:

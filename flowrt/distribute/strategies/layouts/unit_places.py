@@ -14,7 +14,7 @@ from typing import Any
 
 from flowrt.graph.construction.graph import Graph, Operation
 from flowrt.graph.layouts.attributes import HOST, MEMORY, MESH, STATES, UNIT
-from flowrt.graph.layouts.memory_places import MemoryPlace, place_of, places_together
+from flowrt.graph.layouts.memory_places import MemoryPlace, next_number, numbered, place_of, places_together
 from flowrt.graph.layouts.mesh import Mesh, format_mesh
 from flowrt.graph.node import Node
 from flowrt.graph.ops.state.variable_ops import var_handle_op
@@ -44,7 +44,9 @@ def place_units(graph: Graph, mesh: Mesh, trained: Collection[str]) -> None:
     _set(operations, MEMORY, _places(nodes.values(), unit_of, mesh))
     updated = [operations[name].node for name in operations if name in trained]
     states = _places(updated, _memory_of, mesh)
-    _set(operations, STATES, {node.name: states.get(node.name) for node in updated})
+    number = max(map(next_number, updated), default=0)
+    numbers = {name: numbered(place, number) for name, place in states.items()}
+    _set(operations, STATES, {node.name: numbers.get(node.name) for node in updated})
 
 
 def _memory_of(handle: Node) -> str | None:
