@@ -113,9 +113,7 @@ class _Line:
         self._sent_for: list[Piece] = []
         order = part.partition.schedule.order
         maker, changes = Entries(part, seconds), list(_changes(part))
-        for place, positions in _runs(part):
-            if place.action is not None and place.action.micro_batch == self._second:
-                _check_is_of_a_turn(part, positions)
+        for place, positions in _runs(part, self._second):
             entries = maker.of([order[i] for i in positions])
             profiles = (_profile([n for i in positions for n in changes[i][k]]) for k in range(2))
             piece = Piece(entries, *profiles)
@@ -226,36 +224,36 @@ def _most(profiles: Iterable[Profile]) -> int:
 # --- pieces
 
 
-def _runs(part: DevicePart) -> list[_Run]:
-    """The nodes of ``part`` by places. What runs once is with those before it, and what waits with those
-    after it, unless it waits for a message that is not of an action.
+def _runs(part: DevicePart, middle: int) -> list[_Run]:
+    """The nodes of ``part`` by places. What runs once is with those before it, but with those after it if
+    the ones before are of the turn ``middle``, which stands for many. What waits is with those after it,
+    unless it waits for a message that is not of an action.
     """
     storage, order = part.partition.buffers.storage, part.partition.schedule.order
-    runs, waiting = [_Run(_Place(), [])], list[int]()
+    runs, waiting, once = [_Run(_Place(), [])], list[int](), list[int]()
     for i, node in enumerate(order):
         if node.op in WAITS:
             waiting.append(i)
             continue
         action = part.actions.get(node.name)
+        is_in_middle = runs[-1].place.action is not None and runs[-1].place.action.micro_batch == middle
         if action is None and any(order[k].op is tagged_recv_op for k in waiting):
             runs.append(_Run(_Place(is_sent_for=True), []))
+        elif action is None and is_in_middle and storage.get(node.name) is Storage.BUFFER:
+            once.append(i)
+            continue
         elif action not in (None, runs[-1].place.action) and not (
             node.op is no_op or storage.get(node.name) in THERE
         ):
-            runs.append(_Run(_Place(action), []))
+            if once and action.micro_batch == middle:
+                what = f"expected {order[once[0]].name} ahead of the turns or behind them; it is among them"
+                raise UnimplementedError(f"plan: {what}")
+            runs.append(_Run(_Place(action), once))
+            once = []
         runs[-1].positions.extend([*waiting, i])
         waiting = []
-    runs[-1].positions.extend(waiting)
+    runs[-1].positions.extend([*once, *waiting])
     return _without_end(_with_ahead(_joined(runs)))
-
-
-def _check_is_of_a_turn(part: DevicePart, positions: Sequence[int]) -> None:
-    """Raise `UnimplementedError` if a node at ``positions``, those of a turn, is computed once in a step."""
-    storage = part.partition.buffers.storage
-    for node in (part.partition.schedule.order[i] for i in positions):
-        if part.actions.get(node.name) is None and storage.get(node.name) is Storage.BUFFER:
-            what = f"expected {node.name} ahead of the turns or behind them; it is among them"
-            raise UnimplementedError(f"plan: {what}")
 
 
 def _joined(runs: Sequence[_Run]) -> list[_Run]:
