@@ -29,7 +29,7 @@ from typing import NamedTuple, final
 from flowrt.errors import UnimplementedError
 from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
 from flowrt.executor.buffers.memory_plan import GRAIN
-from flowrt.graph.node import Ref
+from flowrt.graph.node import Node, Ref
 from flowrt.graph.ops.collective.group_transfer import group_recv_op, group_wait_op, tagged_recv_op
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.pipeline.actions import Action, Schedule
@@ -246,14 +246,21 @@ def _runs(part: DevicePart, middle: int) -> list[_Run]:
             node.op is no_op or storage.get(node.name) in THERE
         ):
             if once and action.micro_batch == middle:
-                what = f"expected {order[once[0]].name} ahead of the turns or behind them; it is among them"
-                raise UnimplementedError(f"plan: {what}")
+                raise _among_turns(order[once[0]])
             runs.append(_Run(_Place(action), once))
             once = []
         runs[-1].positions.extend([*waiting, i])
         waiting = []
-    runs[-1].positions.extend([*once, *waiting])
+    if once:
+        raise _among_turns(order[once[0]])
+    runs[-1].positions.extend(waiting)
     return _without_end(_with_ahead(_joined(runs)))
+
+
+def _among_turns(node: Node) -> UnimplementedError:
+    return UnimplementedError(
+        f"plan: expected {node.name} ahead of the turns or behind them; it is among them"
+    )
 
 
 def _joined(runs: Sequence[_Run]) -> list[_Run]:
