@@ -73,11 +73,14 @@ def no_thread_left_behind() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + THREAD_GRACE_S
-    new = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
-    for thread in new:
-        thread.join(max(0.0, deadline - time.monotonic()))
-    left = [thread.name for thread in new if thread.is_alive()]
-    assert not left, f"the test left {len(left)} non-daemon thread(s) running: {', '.join(left)}"
+
+    def new() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+
+    while (left := new()) and time.monotonic() < deadline:
+        time.sleep(0.001)  # not join(): a thread that another one is just starting cannot be joined yet
+    names = ", ".join(thread.name for thread in left)
+    assert not left, f"the test left {len(left)} non-daemon thread(s) running: {names}"
 
 
 @contextmanager
