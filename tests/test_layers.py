@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "base": ("errors", "graph"),
     "distribute": (
         "errors", "version", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
-        "base.closing", "base.rotating_file", "tf1.missing_names",
+        "base.closing", "base.exit_codes", "base.rotating_file", "tf1.missing_names",
     ),
 }  # fmt: skip
 FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}

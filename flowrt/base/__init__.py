@@ -3,6 +3,7 @@
 structure      nested structures
 closing        base of context managers that close themselves
 progress       a progress line on the terminal
+exit_codes     exit statuses of the commands
 rotating_file  a log of bounded size
 log_records    log records as text or JSON, and in files
 """

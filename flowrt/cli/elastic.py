@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from flowrt.base.exit_codes import FAILURE
 from flowrt.cli.options import positive
 from flowrt.distribute.cluster.bind_policy import check_bind
 from flowrt.distribute.cluster.cluster_spec import Address, ClusterSpec, parse_address
-from flowrt.distribute.cluster.exit_codes import FAILURE
 from flowrt.distribute.elastic.coordinator_client import ElasticPlace
 from flowrt.distribute.elastic.coordinator_server import CoordinatorServer
 from flowrt.distribute.launch.launcher import Task

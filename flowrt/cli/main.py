@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from flowrt.base.exit_codes import INTERRUPTED
 from flowrt.cli import (
     certs,
     convert,
@@ -30,7 +31,6 @@ from flowrt.cli import (
     top,
 )
 from flowrt.cli.options import MISTAKE, CommandParser
-from flowrt.distribute.cluster.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError, nearest
 
 COMMANDS: dict[str, Any] = {

@@ -16,11 +16,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from flowrt.base.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
 from flowrt.cli.elastic import Range, elastic_host, hosts_of, positive_range
 from flowrt.cli.machine import cores
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, shortened
-from flowrt.distribute.cluster.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
 from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
 from flowrt.distribute.launch.launcher import Failure, Launcher, Task
 from flowrt.distribute.launch.local_cluster import (

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from flowrt.base.exit_codes import NOT_FORMED, exit_code
 from flowrt.distribute.cluster.cluster_spec import parse_address
-from flowrt.distribute.cluster.exit_codes import NOT_FORMED, exit_code
 from flowrt.distribute.launch.cluster_watch import ClusterWatch
 from flowrt.errors import InvalidArgumentError, OpError, UnavailableError
 from flowrt.rendezvous.channel.security import load_security
@@ -26,7 +26,7 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 
 def watch_cluster(command: str, target: str, look: Callable[[ClusterWatch], int]) -> int:
     """The status of ``look``, which gets a watcher of the cluster at ``target``. An error is one line on
-    stderr, with the status of `flowrt.distribute.cluster.exit_codes`: 2 for a mistake, 3 if the task cannot
+    stderr, with the status of `flowrt.base.exit_codes`: 2 for a mistake, 3 if the task cannot
     be reached, 6 if it refuses us.
     """
     try:

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from flowrt.base import exit_codes
 from flowrt.base.log_records import add_log, log_name, name_task, uses_json
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
-from flowrt.distribute.cluster import exit_codes
 from flowrt.distribute.cluster.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster.cluster_spec import parse_address
 from flowrt.distribute.cluster.timeouts import drain_s
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the worker described by ``argv`` (None: the process's arguments); returns the exit status.
 
     0 if the worker ended because its job did or because it was stopped; otherwise see
-    `flowrt.distribute.cluster.exit_codes`.
+    `flowrt.base.exit_codes`.
     """
     arguments = new_worker_parser().parse_args(argv)
     try:

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import flowrt as tf
+from flowrt.base.exit_codes import exit_code
 from flowrt.cli.worker import main
 from flowrt.distribute.cluster.cluster_spec import parse_address
-from flowrt.distribute.cluster.exit_codes import exit_code
 from flowrt.distribute.launch import check, drain
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES

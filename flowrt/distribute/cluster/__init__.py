@@ -7,5 +7,4 @@ certificates, tokens  a private CA; the shared secret
 timeouts, threads     timeouts between tasks; threads for work that may block
 graph_limits          limits on graphs from other processes
 containers            resources shared by the sessions of a task
-exit_codes            exit statuses of the commands
 """

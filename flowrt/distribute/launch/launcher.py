@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, final
 
-from flowrt.distribute.cluster.exit_codes import PEER_LOST, STEP_ABORTED
+from flowrt.base.exit_codes import PEER_LOST, STEP_ABORTED
 from flowrt.distribute.launch import parent_watchdog, supervision
 from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
 from flowrt.distribute.launch.task_output import TaskOutput, follows_another, last_error
