@@ -64,6 +64,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "onnx": ("flowrt.onnx.proto",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
+    "shtab": ("flowrt.cli.completion",),
     "sklearn": ("flowrt.examples.tutorials.mnist.stand_in",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
@@ -75,6 +76,8 @@ LATE = set(LIBRARY_WRAPPERS) - {"cupy_backends", "cupyx", "typing_extensions"}
 OPS_BY_NAME = {"Const", "_Feed", "_Send", "_Recv", "_Loop", "_Case", "NoOp", "Identity", "Placeholder"}
 """Ops that everybody knows by name; of all others passes and the executor ask facts."""
 
+COMMANDS = "flowrt.cli.main"
+"""Imports the module of the command that is asked for, out of a table."""
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
@@ -305,7 +308,7 @@ def _executes(module: Module) -> Iterator[tuple[int, str]]:
     for found in module.imports:
         if found.library in EXECUTES_DATA:
             yield found.line, f"imports {found.target}"
-        if found.target == "?" and not _is_lazy_attribute(module, found):
+        if found.target == "?" and not _is_lazy_attribute(module, found) and module.name != COMMANDS:
             yield found.line, "imports a computed name"
     for node in nodes_of(module.tree):
         match node:

@@ -22,6 +22,7 @@ PAGES = (
     "docs/checkpoints.md",
     "docs/cluster.md",
     "docs/coming_from_tensorflow.md",
+    "docs/command_line.md",
     "docs/control_flow.md",
     "docs/devices.md",
     "docs/differentiation.md",
@@ -32,6 +33,7 @@ PAGES = (
     "docs/keras.md",
     "docs/layouts.md",
     "docs/mixed_precision.md",
+    "docs/models.md",
     "docs/observe.md",
     "docs/other_systems.md",
     "docs/parameter_servers.md",
@@ -146,12 +148,18 @@ def test_an_error_reads_as_the_readme_shows_it() -> None:
 
 
 def scripts_of(page: str) -> list[tuple[str, str]]:
-    """Each python block of ``page`` with the text block behind it."""
+    """Each python block of ``page`` with the text block behind it; one without imports goes on from those
+    before it.
+    """
     found = re.findall(
         r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", text_of(page), re.MULTILINE | re.DOTALL
     )
     assert len(found) == text_of(page).count("```python")
-    return found
+    whole: list[tuple[str, str]] = []
+    for script, said in found:
+        before = ("", "") if re.search("^(import|from) ", script, re.MULTILINE) else whole[-1]
+        whole.append((before[0] + script, before[1] + said))
+    return whole
 
 
 PAGES_WITH_SCRIPTS = [page for page in PAGES if page.startswith("docs/")]
@@ -211,7 +219,8 @@ def test_the_architecture_lists_every_package() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(page)) if page.endswith(".md") else []
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text) if page.endswith(".md") else []
     assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
 
 

@@ -1,6 +1,7 @@
 """The commands ``flowrt``, ``flowrt-run`` and ``flowrt-worker``.
 
 main, options            the command line of ``flowrt``; shared options
+completion               ``flowrt completion``
 machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
 variables                the environment variables that flowrt reads
 selftest                 ``flowrt selftest``

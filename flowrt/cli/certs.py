@@ -10,7 +10,9 @@ from pathlib import Path
 
 from flowrt.distribute.cluster.certificates import Tasks, init_certificates
 
-HELP = "create certificates for the tasks of a cluster"
+EXAMPLES = """
+  flowrt certs init --task worker:0=10.0.0.1 --task worker:1=10.0.0.2
+"""
 
 _TASK = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([0-9]{1,9})(?:-([0-9]{1,9}))?(?:=(.+))?")
 MAX_TASKS = 1000

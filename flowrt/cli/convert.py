@@ -14,7 +14,11 @@ from flowrt.train.checkpoints.checkpoint import check_prefix, write_checkpoint
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, read_checkpoint
 from flowrt.train.checkpoints.tensorflow_writer import write_bundle_files
 
-HELP = "write a model, or a checkpoint, as files of another kind"
+EXAMPLES = """
+  flowrt convert model.pb model.onnx                    a frozen TensorFlow graph, for ONNX
+  flowrt convert runs/model-100 model.ckpt              a checkpoint of ours, for TensorFlow
+  flowrt convert model.ckpt runs/model --to flowrt      and back
+"""
 
 CHECKPOINTS: dict[str, Callable[[str, dict[str, Any]], None]] = {
     "flowrt": write_checkpoint,

@@ -8,7 +8,9 @@ from pathlib import Path
 from flowrt.distribute.observe.flight_recorder import read_records
 from flowrt.distribute.observe.missing_sender import explain, short_name
 
-HELP = "diagnose a hung run"
+EXAMPLES = """
+  flowrt debug hang logs    which task waits for what, and who should have sent it
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,10 @@ from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.onednn import onednn
 from flowrt.profiler.text_table import aligned, gib
 
-HELP = "list the devices of this machine, with their memory, the libraries and threads"
+EXAMPLES = """
+  flowrt devices           the devices that a session sees
+  flowrt devices --json    for a program; sizes in bytes
+"""
 SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp", "diastatic-malt")
 """The compute libraries, and the one that converts source."""
 

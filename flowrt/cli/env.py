@@ -22,7 +22,9 @@ from flowrt.cli.variables import unknown_variables
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.profiler.text_table import aligned, gib
 
-HELP = "print versions, settings and devices for a bug report"
+EXAMPLES = """
+  flowrt env               what a bug report should hold
+"""
 NAMES = ("TF_CONFIG",)
 PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
 """Prefixes of variables read by flowrt and its compute libraries. Not ``TF_``, which Terraform uses too."""

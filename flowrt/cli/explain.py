@@ -11,7 +11,13 @@ from flowrt.viz.explain import ALL, explain, pass_changes
 from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.script import main_request, requests_of_script
 
-HELP = "show where each operation of a step runs and why, and what was compiled for it"
+EXAMPLES = """
+  flowrt explain train.py -- --steps 2                where each operation of the largest step runs, and why
+  flowrt explain train.py --passes all                what each stage of compilation changes
+  flowrt explain grpc://10.0.0.1:2222                 what a worker runs
+
+Arguments after -- are passed to the script.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the layout of each tensor over the mesh instead, and the collectives between layouts",
     )
-    parser.epilog = "Arguments after -- are passed to the script."
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -13,10 +13,14 @@ from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.sources import LAYOUTS, VIEWS
 
-HELP = (
-    "write a graph for a viewer (as built, in its layouts, placed, or partitioned by device),"
-    " or a pipeline's schedule"
-)
+EXAMPLES = """
+  flowrt export train.py --out graph.html                      the step of a script, for a browser
+  flowrt export train.py --view partitioned --out graph.svg    by device, with Send and Recv
+  flowrt export grpc://10.0.0.1:2222 --out graph.html          what a worker runs
+  flowrt export --schedule 1f1b --devices 4 --micro-batches 8 --out schedule.svg
+
+Arguments after -- are passed to the script.
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"radius of --focus, in edges (default: {RADIUS})",
     )  # fmt: skip
     add_schedule_arguments(parser)
-    parser.epilog = "Arguments after -- are passed to the script."
 
 
 def run(arguments: argparse.Namespace) -> int:

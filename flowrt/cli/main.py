@@ -1,54 +1,50 @@
 """Reads the command line and runs one command.
 
-A command is a module with ``HELP``, ``add_arguments(parser)`` and ``run(arguments)``, which prints and
-returns an exit status: 0 on success, 1 on failure. A mistake on the command line is reported in one line;
-status 2.
+A command is a module of its name, imported when it is asked for, with ``EXAMPLES``,
+``add_arguments(parser)`` and ``run(arguments)``, which prints and returns an exit status: 0 on success, 1
+on failure. A mistake on the command line is reported in one line; status 2.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from flowrt.base.exit_codes import INTERRUPTED
-from flowrt.cli import (
-    certs,
-    convert,
-    debug,
-    devices,
-    env,
-    explain,
-    export,
-    plan,
-    profile,
-    report,
-    run_model,
-    selftest,
-    token,
-    top,
-)
-from flowrt.cli.options import MISTAKE, CommandParser
+from flowrt.cli.options import MISTAKE, CommandParser, new_parser, set_examples
 from flowrt.errors import NotFoundError, OpError, nearest
 
-COMMANDS: dict[str, Any] = {
-    "devices": devices,
-    "env": env,
-    "selftest": selftest,
-    "certs": certs,
-    "token": token,
-    "debug": debug,
-    "export": export,
-    "explain": explain,
-    "report": report,
-    "plan": plan,
-    "top": top,
-    "profile": profile,
-    "convert": convert,
-    "run-model": run_model,
+COMMAND = "flowrt"
+COMMANDS = {
+    "devices": "list the devices of this machine, with their memory, the libraries and threads",
+    "env": "print versions, settings and devices for a bug report",
+    "selftest": "check numerics on one device and benchmark it",
+    "certs": "create certificates for the tasks of a cluster",
+    "token": "create the token of a cluster",
+    "debug": "diagnose a hung run",
+    "export": "write a graph for a viewer (as built, in its layouts, placed, or partitioned by device), or a"
+    " pipeline's schedule",
+    "explain": "show where each operation of a step runs and why, and what was compiled for it",
+    "report": "write an HTML report of a run: curves, step times, transfers, memory, events, plans",
+    "plan": "find what to run where for a script's training step, and how long it takes",
+    "top": "watch the tasks of a running cluster: steps, waits, bytes, memory, stragglers",
+    "profile": "trace the next steps of a running cluster: a timeline, and a table of operations",
+    "convert": "write a model, or a checkpoint, as files of another kind",
+    "run-model": "run a model on arrays in .npy files",
+    "completion": "print a script with which a shell completes flowrt's commands and options",
 }
+"""The commands in the order of the list, with their descriptions."""
+EXAMPLES = """
+  flowrt export train.py --out graph.html       a script's graph, to look at in a browser
+  flowrt report runs/mnist                      curves, steps and transfers of a run with --log-dir
+  flowrt plan train.py --cluster gpus.toml      what to run where
+
+Exit status: 0 done, 1 failed, 2 a mistake on the command line or in what it names, 130 interrupted
+(docs/command_line.md has the statuses of clusters).
+"""
 
 FAILURE = 1
 
@@ -56,7 +52,7 @@ FAILURE = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command of ``argv`` (None: the process's arguments); returns the exit status."""
     words = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
+    parser = new_main_parser(words[:1])
     if not words:
         parser.print_help()
         return 0
@@ -74,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{arguments.command}: expected nothing after --; got {' '.join(behind)}")
     arguments.script_arguments = behind
     try:
-        status = int(COMMANDS[arguments.command].run(arguments))
+        status = int(_module(arguments.command).run(arguments))
         sys.stdout.flush()
     except NotFoundError as error:
         print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
@@ -109,12 +105,18 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = CommandParser(
-        prog="flowrt", description="Inspect flowrt, its graphs and runs, and this machine."
-    )
-    parser.add_argument("--version", action="version", version=f"flowrt {sys.modules['flowrt'].__version__}")
+def new_main_parser(wanted: Collection[str]) -> CommandParser:
+    """The parser of ``flowrt``, in which the commands of ``wanted`` have their arguments."""
+    parser = new_parser(COMMAND, "Inspect flowrt, its graphs and runs, and this machine.", EXAMPLES)
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, command in COMMANDS.items():
-        command.add_arguments(commands.add_parser(name, help=command.HELP, description=command.HELP))
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        if name in wanted:
+            module = _module(name)
+            module.add_arguments(command)
+            set_examples(command, module.EXAMPLES)
     return parser
+
+
+def _module(command: str) -> Any:
+    return importlib.import_module(f"flowrt.cli.{command.replace('-', '_')}")

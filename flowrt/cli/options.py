@@ -10,6 +10,13 @@ MISTAKE = 2
 """The exit status of a mistake on the command line: argparse's own."""
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Wraps a text, unless it has lines of its own: examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports mistakes in one line, without the usage text; exit status 2."""
 
@@ -17,12 +24,19 @@ class CommandParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+def new_parser(command: str, description: str, examples: str) -> CommandParser:
     """A parser with ``--help`` and ``--version``, without abbreviations: an option may belong to a script."""
     parser = CommandParser(prog=command, description=description, allow_abbrev=False)
     version = sys.modules["flowrt"].__version__
     parser.add_argument("--version", action="version", version=f"{command} {version}")
+    set_examples(parser, examples)
     return parser
+
+
+def set_examples(parser: argparse.ArgumentParser, examples: str) -> None:
+    """Let ``parser`` end its help with ``examples``, line by line as they are."""
+    parser.formatter_class = _Formatter
+    parser.epilog = f"examples:{examples.rstrip()}"
 
 
 def report_mistake(command: str, message: str) -> int:

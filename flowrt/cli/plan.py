@@ -37,8 +37,7 @@ from flowrt.plan.what_if import if_devices_fail, if_workers_are_late
 from flowrt.profiler.text_table import aligned
 from flowrt.storage.durable_files import replace_file, typed_os_errors
 
-HELP = "find what to run where for a script's training step, and how long it takes"
-EXAMPLES = """examples:
+EXAMPLES = """
   flowrt plan train.py --processes 4 --measure               the best for four processes of this host
   flowrt plan train.py --cluster gpus.toml --json plan.json  for tf.distribute.AutoStrategy("plan.json")
   flowrt plan train.py --cluster gpus.toml --fix tp=2        with layers that two devices share
@@ -46,7 +45,8 @@ EXAMPLES = """examples:
   flowrt plan train.py --simulate --plan plan.json           a plan, played without a search
   flowrt plan train.py --cluster gpus.toml --log-dir run && flowrt report run
 
-Arguments after -- are passed to the script, which is left at its first training step."""
+Arguments after -- are passed to the script, which is left at its first training step.
+"""
 
 FIXED = ("dp", "tp", "pp", "micro_batches")
 GIVEN = tuple(each.name for each in dataclasses.fields(Choice) if each.name != "layouts")
@@ -81,7 +81,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(*spellings("--log-dir"), type=Path, metavar="DIR", help="write the plan, its timeline and "
         "what flowrt report DIR shows")  # fmt: skip
     add("--top", type=positive, default=REPLAYED, metavar="K", help=f"choices to play (default: {REPLAYED})")
-    parser.epilog, parser.formatter_class = EXAMPLES, argparse.RawDescriptionHelpFormatter
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,7 +21,9 @@ from flowrt.profiler.timeline import Timeline
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos.step_stats_pb2 import RunMetadata, StepStats
 
-HELP = "trace the next steps of a running cluster: a timeline, and a table of operations"
+EXAMPLES = """
+  flowrt profile grpc://10.0.0.1:2222 --steps 10 --out steps.json    open it in Perfetto
+"""
 ANSWER_S = 10.0
 """Time for the answers after the last step."""
 

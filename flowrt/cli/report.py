@@ -10,7 +10,10 @@ from flowrt.cli.options import report_mistake, spellings
 from flowrt.errors import DataLossError, OpError
 from flowrt.report import read_run, write_page
 
-HELP = "write an HTML report of a run: curves, step times, transfers, memory, events, plans"
+EXAMPLES = """
+  flowrt report runs/mnist                    writes runs/mnist/report.html
+  flowrt report runs/mnist -o mnist.html
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

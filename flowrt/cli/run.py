@@ -38,6 +38,11 @@ from flowrt.errors import InvalidArgumentError, UnavailableError
 
 COMMAND = "flowrt-run"
 DESCRIPTION = "Run a script as the workers of a cluster; if one fails, stop all of them."
+EXAMPLES = """
+  flowrt-run --standalone --nproc 4 train.py             four workers on this host
+  flowrt-run --nproc 2:4 --spares 1 train.py             goes on with two to four
+  srun flowrt-run --nproc 8 --log-dir logs train.py      eight workers on each host of a Slurm job
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def new_run_parser() -> argparse.ArgumentParser:
-    parser = new_parser(COMMAND, DESCRIPTION)
+    parser = new_parser(COMMAND, DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("--standalone", action="store_true", help="ignore the environment and use this host only")
     one = Range(1, 1)

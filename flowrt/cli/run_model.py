@@ -13,7 +13,10 @@ from flowrt.cli.options import report_mistake
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.storage.durable_files import typed_os_errors
 
-HELP = "run a model on arrays in .npy files"
+EXAMPLES = """
+  flowrt run-model model.onnx --input x.npy                      prints the outputs
+  flowrt run-model saved_model --input images=x.npy --save y.npz
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

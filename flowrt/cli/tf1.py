@@ -13,13 +13,17 @@ from flowrt.compat import tensorflow
 
 COMMAND = "flowrt-tf1"
 DESCRIPTION = "Run a program written for TensorFlow 1, with flowrt under the name tensorflow."
+EXAMPLES = """
+  flowrt-tf1 train.py --steps 100
+  flowrt-tf1 -m models.train --steps 100
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program of ``argv`` (None: the process's arguments) as Python would; its errors and its exit
     status are its own. 2 for a mistake on the command line.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = new_tf1_parser().parse_args(argv)
     if not arguments.module and not Path(arguments.program).exists():
         print(f"{COMMAND}: expected a Python file; there is none at {arguments.program!r}", file=sys.stderr)
         return MISTAKE
@@ -34,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = new_parser(COMMAND, DESCRIPTION)
+def new_tf1_parser() -> argparse.ArgumentParser:
+    parser = new_parser(COMMAND, DESCRIPTION, EXAMPLES)
     parser.add_argument("-m", dest="module", action="store_true", help="PROGRAM is the name of a module")
     parser.add_argument("program", metavar="PROGRAM", help="a Python file")
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="...", help="the program's arguments")

@@ -8,7 +8,9 @@ from pathlib import Path
 from flowrt.distribute.cluster.tokens import write_token
 from flowrt.rendezvous.channel.security import TOKEN_FILE
 
-HELP = "create the token of a cluster"
+EXAMPLES = """
+  flowrt token new    then copy ~/.flowrt/token to the other hosts
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,10 @@ from flowrt.errors import OpError, UnavailableError
 from flowrt.profiler.text_table import aligned, size_text
 from flowrt.protos import cluster_pb2 as pb
 
-HELP = "watch the tasks of a running cluster: steps, waits, bytes, memory, stragglers"
+EXAMPLES = """
+  flowrt top grpc://10.0.0.1:2222                  a table, every two seconds
+  flowrt top grpc://10.0.0.1:2222 --once --json    one reading, for a program
+"""
 ANSWER_S = 2.0
 """Time for a task to answer; one that is stopped does not."""
 HEADINGS = (

@@ -41,6 +41,12 @@ from flowrt.rendezvous.transport import new_transport
 
 LOGGER = logging.getLogger("flowrt")
 COMMAND = "flowrt-worker"
+EXAMPLES = """
+  flowrt-worker --cluster '{"worker": ["a:2222", "b:2222"]}' --task 0
+  flowrt-worker --cluster cluster.json --job ps --task 1 --no-exit-with-job
+  flowrt-worker --check                      whether all tasks of the environment's cluster can be reached
+  flowrt-worker --drain 10.0.0.2:2222        let that task finish its steps, and exit
+"""
 DESCRIPTION = (
     "Run one task of a cluster. The cluster and the task come from the first of these that is set: the"
     " options below, FLOWRT_CLUSTER and FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed"
@@ -82,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def new_worker_parser() -> argparse.ArgumentParser:
-    parser = new_parser(COMMAND, DESCRIPTION)
+    parser = new_parser(COMMAND, DESCRIPTION, EXAMPLES)
     add = parser.add_argument
     add("--cluster", metavar="FILE|JSON", help='for instance {"worker": ["a:2222", "b:2222"]}')
     add("--job", metavar="NAME", help="the job of this task, if the cluster has several")

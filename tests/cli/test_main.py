@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from flowrt.cli.main import COMMANDS, main
+from flowrt.cli.completion import SHELLS, script
+from flowrt.cli.main import COMMANDS, main, new_main_parser
+from flowrt.cli.run import new_run_parser
+from flowrt.cli.tf1 import new_tf1_parser
+from flowrt.cli.worker import new_worker_parser
 from tests.each import nightly
 
+PARSERS = {"flowrt-run": new_run_parser, "flowrt-worker": new_worker_parser, "flowrt-tf1": new_tf1_parser}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -43,6 +51,45 @@ def test_the_version_is_printed() -> None:
         f"flowrt {sys.modules['flowrt'].__version__}\n",
         "",
     )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *PARSERS])
+def test_the_examples_of_a_command_are_command_lines_that_it_takes(command: str) -> None:
+    parser = PARSERS[command]() if command in PARSERS else new_main_parser([command])
+    help_text = _help_of(parser, command)
+    lines = help_text.partition("examples:\n")[2].splitlines()
+    examples = [line.partition("    ")[0] for each in lines if (line := each.strip()).startswith(parser.prog)]
+    assert examples, help_text
+    for example in examples:
+        words = shlex.split(example.partition(" && ")[0])
+        parser.parse_known_args(words[1 : words.index("--") if "--" in words else None])
+
+
+def _help_of(parser: argparse.ArgumentParser, command: str) -> str:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return str(action.choices[command].format_help())
+    return parser.format_help()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_the_script_of_a_shell_has_no_mistake(shell: str) -> None:
+    program = shutil.which(shell)
+    if program is None:
+        pytest.skip(f"{shell} is not installed")
+    subprocess.run([program, "-n"], input=script(shell), text=True, timeout=60, check=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"), [("flowrt ex", "export explain"), ("flowrt export --vi", "--view")]
+)
+def test_bash_completes_a_command_and_an_option(words: str, found: str) -> None:
+    last = len(words.split()) - 1
+    ask = f"COMP_WORDS=({words}); COMP_CWORD={last}; _shtab_flowrt; echo ${{COMPREPLY[@]}}"
+    done = subprocess.run(
+        ["bash"], input=f"{script('bash')}\n{ask}", text=True, capture_output=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == found.split()
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

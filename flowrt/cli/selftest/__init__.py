@@ -23,7 +23,10 @@ from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.executor.bind.verify_program import checking
 
-HELP = "check numerics on one device and benchmark it"
+EXAMPLES = """
+  flowrt selftest                                      all sections, on the CPU
+  flowrt selftest --device /gpu:0 --only ops,memory    two sections, on a GPU
+"""
 SECTIONS: dict[str, Callable[[Target], Result]] = {
     "ops": check_ops,
     "loops": check_loops,
