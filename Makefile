@@ -16,6 +16,10 @@ find_python = for name in $(1); do \
 	$$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$name; break; }; done
 
+# The demo has an environment of its own, of 190 MB rather than 1.5 GB, unless the one for development is there.
+DEMO_VENV := $(if $(wildcard $(READY)),$(VENV),.venv-demo)
+DEMO := runs/demo
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs docs-site protos clean
@@ -24,9 +28,14 @@ help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
 		| awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: $(READY)  ## train a network on real data on two CPU devices, then on a cluster of two processes
-	@$(PY) examples/digits_cnn.py --out runs/demo
-	@$(PY) -m flowrt.cli.run --standalone --nproc 2 examples/digits_cluster.py
+demo: $(DEMO_VENV)/.ready  ## train a network on real data on two CPU devices, and look at its graph in a browser
+	@mkdir -p $(DEMO)
+	@$(DEMO_VENV)/bin/python -m flowrt export examples/digits_cnn.py --out $(DEMO)/graph.html -- --out $(DEMO)
+	@test -z "$$DISPLAY$$WAYLAND_DISPLAY" || $(DEMO_VENV)/bin/python -m webbrowser -t "file://$(CURDIR)/$(DEMO)/graph.html" >/dev/null
+	@printf '%s\n' '' 'Open $(DEMO)/graph.html in a browser: the training step as built, placed and partitioned. Then:' '' \
+		'  $(DEMO_VENV)/bin/flowrt report $(DEMO)      curves, step times and transfers of this run, as a page' \
+		'  $(DEMO_VENV)/bin/flowrt-run --standalone --nproc 2 examples/digits_cluster.py   the network on two processes' \
+		'  docs/start_here.md                         your own first script, in ten minutes'
 
 test: $(READY)  ## run the tests, except the slow ones
 	@$(PY) -m compileall -q flowrt  # the processes of tests start three times as fast, whatever the environment says
@@ -93,15 +102,27 @@ clean:  ## remove caches, built files and runs/ (keeps the environment; rm -rf .
 	@rm -rf build dist runs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find flowrt tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml
-	@$(PY) $(PIP) --version >/dev/null 2>&1 || { \
+# $(call new_environment,FOLDER): make it if it is not there, with $(PYTHON) or the first Python that will do.
+define new_environment
+	@$(1)/bin/python $(PIP) --version >/dev/null 2>&1 || { \
 		python=$$($(call find_python,$(PYTHON) python3.11 python3.12 python3.13 python3)); \
 		test -n "$$python" || { \
 			echo "flowrt needs Python 3.11 or newer, with venv and ensurepip; python3.11, python3.12," \
 				"python3.13 and python3 are not. Name yours: make PYTHON=/path/to/python" >&2; exit 1; }; \
-		echo "making $(VENV) with $$python"; $$python -m venv $(VENV); }
+		echo "making $(1) with $$python"; $$python -m venv $(1); }
+endef
+
+$(READY): pyproject.toml
+	$(call new_environment,$(VENV))
 	@echo "installing flowrt and its development tools into $(VENV)"
 	@$(PY) $(PIP) install --editable '.[dev]'
+	@touch $@
+
+.venv-demo/.ready: pyproject.toml
+	$(call new_environment,.venv-demo)
+	@echo "installing flowrt and the demo's data into .venv-demo (190 MB)"
+	@.venv-demo/bin/python -m pip --disable-pip-version-check install --editable '.[viz]'
+	@.venv-demo/bin/python $(PIP) install --no-deps scikit-learn  # for its file of digits: no SciPy
 	@touch $@
 
 $(PROTOC_READY): Makefile
