@@ -186,6 +186,20 @@ def test_a_value_that_the_dtype_cannot_hold_is_refused(session, dtype, value):
         session.run(tf.identity(x), {x: value})
 
 
+@pytest.mark.parametrize(
+    ("dtype", "value", "wrong"),
+    [(tf.int32, -7, 2**40), (tf.uint8, 255, -1), (tf.bool, True, "x"), (tf.bfloat16, 2, 10**400)],
+    ids=["int32", "uint8", "bool", "bfloat16"],
+)
+def test_a_number_that_goes_to_its_buffer_unconverted_is_checked_too(session, dtype, value, wrong):
+    x = tf.placeholder(dtype, [])
+    y = tf.stack([x, x])
+    for given in (value, value, np.asarray(value, dtype.as_numpy_dtype)):
+        assert session.run(y, {x: given}).tolist() == [value, value]
+    with pytest.raises(TypeError, match=f"expected {dtype.name}"):
+        session.run(y, {x: wrong})
+
+
 @pytest.mark.parametrize(("dtype", "value"), [(tf.int32, [2**40]), (tf.uint8, [300, 1]), (tf.uint8, [3, -1])])
 def test_an_array_that_the_dtype_cannot_hold_is_no_constant(dtype, value):
     with pytest.raises(TypeError, match=rf"of {dtype.name}; got {value[0] if value[0] > 3 else -1}"):
