@@ -62,6 +62,20 @@ def test_products_are_added_where_they_are_computed() -> None:
     np.testing.assert_allclose(found, expected.max(0), rtol=1e-5, atol=1e-4)
 
 
+def test_a_product_is_added_to_the_gradient_of_gathered_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a table that is read at the input and computes the logits."""
+    table = tf.Variable(floats(300, 64))
+    logits = tf.matmul(tf.gather(table, np.arange(0, 80) % 7), table, transpose_b=True)
+    (gradient,) = tf.gradients(tf.nn.softmax(logits)[:, :9], table)
+    largest = tf.reduce_max(gradient, 0)
+    found, joined = run(largest)
+    assert len(joined) == 1
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+    expected, joined = run(largest)
+    assert joined == []
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_a_sum_has_one_place() -> None:
     total, _ = sum_of([product(i) for i in range(4)])
     largest = tf.reduce_max(total, 0)

@@ -5,8 +5,10 @@
     s2 = AddV2(s1, MatMul(e, f))                  s2 = _MatMulAdd(s1, e, f)
 
 The gradient of a weight is such a sum where the weight has several readers, as it has in each turn of a
-pipeline. A product alone is written to memory and read again to be added; here the sum is read and written
-once, in place. A product is added where it was computed, so its factors live no longer than before.
+pipeline. The first term may be of another operation with a kernel of its own: the gradient of a table that is
+gathered from and also computes the logits begins with the gathered rows. A product alone is written to memory
+and read again to be added; here the sum is read and written once, in place. A product is added where it was
+computed, so its factors live no longer than before.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from typing import Any, NamedTuple
 
 from flowrt import dtypes
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, OpDef, define_op
 from flowrt.graph.op_facets import Traits
-from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2
+from flowrt.graph.ops.elementwise.arithmetic import add_n_op, add_v1, add_v2
 from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
 from flowrt.graph.shapes import is_static
 
-SUMS = frozenset({add_v1, add_v2})
+SUMS = frozenset({add_n_op, add_v1, add_v2})
 
 MIN_SUM = 1 << 14
 """Elements of the smallest sum: a smaller one is added in the fastest cache."""
@@ -86,18 +88,26 @@ def _terms(subgraph: Subgraph, sums: Sequence[Node]) -> Mapping[str, _Terms]:
     read = {*[name for name, _ in subgraph.fetches], *subgraph.targets}
     found: dict[str, _Terms] = {}
     for node in sums:
+        if len(node.inputs) != 2:
+            continue
         total, product = terms = [subgraph.nodes[name] for name, _ in node.inputs]
         if (
             total is not product
             and _is_large(node)
             and product.op is matmul_op
-            and (total.op is matmul_op or total.name in found)
+            and (_has_own_kernel(total) or total.name in found)
             and all(term.outputs == node.outputs and term.name not in read for term in terms)
             and consumers[product.name] == [node.name]
             and _readers(subgraph, consumers, total) == [node.name]
         ):
             found[node.name] = _Terms(total.name, product.name)
     return found
+
+
+def _has_own_kernel(node: Node) -> bool:
+    """Whether ``node`` computes its output outside of loops, which would add the product on their way."""
+    op = node.op
+    return op.effect is Effect.PURE and not op.alias and op.loop is None and op.reduction is None
 
 
 def _is_large(node: Node) -> bool:
