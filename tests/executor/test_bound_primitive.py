@@ -21,6 +21,7 @@ from flowrt.errors import InternalError, ResourceExhaustedError
 from flowrt.executor.kernels import bound_primitive as module
 from flowrt.executor.kernels.bound_primitive import bound_primitive
 from flowrt.executor.kernels.copy_kernels import copy_call
+from flowrt.executor.program import primitive_action
 from flowrt.executor.program.arguments import later_of
 from flowrt.executor.program.instruction import Instruction, python_calls
 from flowrt.executor.program.primitive_action import BoundPrimitive
@@ -37,8 +38,8 @@ def floats(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def node_of(op: Any, attrs: dict[str, Any], out: Array) -> Node:
-    return Node("product", op, (), (), attrs, "", None, (TensorSpec(dtypes.float32, out.shape),))
+def node_of(op: Any, attrs: dict[str, Any], out: Array, name: str = "product") -> Node:
+    return Node(name, op, (), (), attrs, "", None, (TensorSpec(dtypes.float32, out.shape),))
 
 
 def bind(
@@ -222,9 +223,10 @@ def two_products() -> tuple[list[BoundPrimitive], Array, Array]:
 
 
 def printed(*actions: Any) -> list[BoundCall]:
-    """What the ``actions`` of a program are printed as."""
-    node = node_of(matmul(), {}, np.empty((1, 1), np.float32))
-    return [call for call, _ in python_calls([Instruction(node, action) for action in actions])]
+    """What the ``actions`` of a program, of operations named by number, are printed as."""
+    out = np.empty((1, 1), np.float32)
+    nodes = [node_of(matmul(), {}, out, f"op{i}") for i in range(len(actions))]
+    return [call for call, _ in python_calls(list(map(Instruction, nodes, actions)))]
 
 
 def test_where_no_threads_share_them_products_are_one_piece_of_machine_code_with_loops() -> None:
@@ -254,16 +256,34 @@ def test_each_thread_runs_machine_code_in_a_workspace_of_its_own(monkeypatch: py
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_a_primitive_that_fails_in_machine_code_is_an_error() -> None:
-    products, _, _ = two_products()
+def test_a_primitive_that_fails_in_machine_code_is_an_error_of_its_operation() -> None:
+    (first, second), _, _ = two_products()
     with threads(1):
-        ((run, arguments),) = printed(*products)
-        code = products[0].machine_code()
+        ((run, arguments),) = printed(ParallelCall(copy_call(floats(9), floats(9)), 1), first, second)
+        ((run_first, arguments_of_first),) = printed(first, first)
+        code = second.machine_code()
         assert code is not None
-        code.call.table.words[1] = 0  # no primitive
+        primitive, code.call.table.words[1] = int(code.call.table.words[1]), 0  # no primitive
         for _ in range(2):
-            with pytest.raises(InternalError, match="dnnl_primitive_execute to succeed; got status 2"):
+            with pytest.raises(InternalError, match="execute to succeed; got status 2") as raised:
                 run(*arguments)
+            assert raised.value.op == "op2"
+            run_first(*arguments_of_first)
+        code.call.table.words[1] = primitive
+        run(*arguments)
+
+
+def test_what_machine_code_cannot_be_made_of_is_an_error_of_its_operation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(execution: Execution) -> Any:
+        raise MemoryError("none")
+
+    products, _, _ = two_products()
+    monkeypatch.setattr(primitive_action, "primitive_call", refuse)
+    with threads(1), pytest.raises(ResourceExhaustedError, match="out of memory: none") as raised:
+        printed(*products)
+    assert raised.value.op == "op0"
 
 
 def test_a_primitive_alone_has_one_copy_of_its_constants() -> None:
@@ -288,8 +308,9 @@ def test_machine_code_without_memory_for_a_workspace_is_a_typed_error(
         ((run, arguments),) = printed(*products)
         with monkeypatch.context() as patch:
             patch.setattr(primitive_call, "WORKSPACE", Workspace(refuse))
-            with pytest.raises(ResourceExhaustedError, match=r"out of memory: \d+ bytes"):
+            with pytest.raises(ResourceExhaustedError, match=r"out of memory: \d+ bytes") as raised:
                 run(*arguments)
+        assert raised.value.op in ("op0", "op1")
         run(*arguments)
     np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-3)
 

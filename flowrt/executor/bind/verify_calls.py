@@ -24,7 +24,7 @@ from flowrt.executor.program.instruction import (
     Guarded,
     Instruction,
     call_of,
-    machine_code,
+    code_maker,
 )
 from flowrt.executor.program.program import Segment
 from flowrt.graph.evaluate import located
@@ -40,7 +40,8 @@ def check_calls(segment: Segment) -> None:
             if words is None:
                 is_same = at is node and action.bound()[0] == function
             else:
-                code = machine_code(action, is_alone=True)
+                make = code_maker(action, is_alone=True)
+                code = make and make()
                 is_same = code is not None and words == _words(call_of(code))
             if not is_same:
                 raise located(at, InternalError("program: expected the call of this operation; got another"))

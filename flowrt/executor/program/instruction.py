@@ -32,6 +32,7 @@ from flowrt.device.llvm.host_pool import num_threads
 from flowrt.device.onednn.primitive_call import PrimitiveCall, PrimitiveSequence
 from flowrt.device.stream_executor import Event, Stream
 from flowrt.executor.program.primitive_action import BoundPrimitive
+from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 
@@ -201,6 +202,24 @@ class Instruction(NamedTuple):
     action: Action
 
 
+Code: TypeAlias = "MachineCall | PrimitiveCall"
+"""An action as machine code."""
+
+
+def code_maker(action: Action, is_alone: bool) -> Callable[[], Code | None] | None:
+    """The function that makes the machine code of the action, or finds that there is none; None if it cannot
+    be that. If one thread computes alone, loops that threads may share can be, and primitives.
+    """
+    match action:
+        case MachineCall():
+            return lambda: action
+        case ParallelCall() if is_alone:
+            return lambda: action.call
+        case BoundPrimitive() if is_alone and not action.is_late:
+            return action.machine_code
+    return None
+
+
 def free_late(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
     """``instructions``, with registers freed behind what may be one piece of machine code, which has no use
     for them.
@@ -209,70 +228,59 @@ def free_late(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
     freed: list[Instruction] = []
     for instruction in instructions:
         match instruction.action:
-            case Free() if found and _is_code(found[-1].action):
+            case Free() if found and code_maker(found[-1].action, is_alone=True):
                 freed.append(instruction)
                 continue
-            case action if freed and not _is_code(action):
+            case action if freed and not code_maker(action, is_alone=True):
                 found += freed
                 freed = []
         found.append(instruction)
     return [*found, *freed]
 
 
-def _is_code(action: Action) -> bool:
-    """Whether `machine_code` may have it where one thread computes alone."""
-    return isinstance(action, MachineCall | ParallelCall) or (
-        isinstance(action, BoundPrimitive) and not action.is_late
-    )
-
-
 def python_calls(instructions: Sequence[Instruction]) -> list[tuple[BoundCall, Node | None]]:
     """The instructions as calls from Python, each with its node: None for several as one piece of machine
-    code. What is printed for one thread stays so if there are more later.
+    code. What is printed for one thread stays so if there are more later. Raises errors of oneDNN, which name
+    the operation.
     """
-    codes = _codes_beside_others([action for _, action in instructions], is_alone=num_threads() == 1)
-    if not any(codes):
-        return [(action.bound(), node) for node, action in instructions]
+    codes = _codes_beside_others(instructions, is_alone=num_threads() == 1)
     calls: list[tuple[BoundCall, Node | None]] = []
     for is_code, run in groupby(zip(instructions, codes, strict=True), lambda item: item[1] is not None):
         several = list(run)
         if is_code and len(several) > 1:
-            calls.append((_in_sequence([code for _, code in several if code is not None]), None))
+            calls.append((_in_sequence([(node, code) for (node, _), code in several if code]), None))
         else:
             calls += [(action.bound(), node) for (node, action), _ in several]
     return calls
 
 
-def _codes_beside_others(
-    actions: Sequence[Action], is_alone: bool
-) -> list[MachineCall | PrimitiveCall | None]:
-    """The `machine_code` of actions with a neighbour that may have one, too. An action alone is called as it
-    is: a primitive's code would be a second copy of its constants.
+def _codes_beside_others(instructions: Sequence[Instruction], is_alone: bool) -> list[Code | None]:
+    """The machine code of instructions with a neighbour that may have one, too. An action alone is called as
+    it is: a primitive's code would be a second copy of its constants.
     """
-    may = [_is_code(action) for action in actions]
-    triples = zip(actions, [False, *may], [*may[1:], False], strict=False)
-    return [machine_code(a, is_alone) if before or after else None for a, before, after in triples]
+    makers = [code_maker(action, is_alone) for _, action in instructions]
+    codes: list[Code | None] = []
+    triples = zip([None, *makers], makers, [*makers[1:], None], strict=False)
+    for (node, _), (before, make, after) in zip(instructions, triples, strict=False):
+        try:
+            codes.append(make() if make and (before or after) else None)
+        except Exception as error:
+            raise located(node, error) from error
+    return codes
 
 
-def machine_code(action: Action, is_alone: bool) -> MachineCall | PrimitiveCall | None:
-    """The action as machine code, if it can be that: where one thread computes alone, also a loop that
-    threads may share, and a primitive.
-    """
-    match action:
-        case MachineCall():
-            return action
-        case ParallelCall() if is_alone:
-            return action.call
-        case BoundPrimitive() if is_alone:
-            return action.machine_code()
-    return None
-
-
-def call_of(code: MachineCall | PrimitiveCall) -> MachineCall:
+def call_of(code: Code) -> MachineCall:
     return code.call if isinstance(code, PrimitiveCall) else code
 
 
-def _in_sequence(codes: Sequence[MachineCall | PrimitiveCall]) -> BoundCall:
-    executions = [code.execution for code in codes if isinstance(code, PrimitiveCall)]
-    calls = list(map(call_of, codes))
-    return PrimitiveSequence(calls, executions).bound() if executions else in_sequence(calls).bound()
+def _in_sequence(codes: Sequence[tuple[Node, Code]]) -> BoundCall:
+    """The machine code of several nodes as one call. Errors in it name the node."""
+    calls = [call_of(code) for _, code in codes]
+    primitives = [(node, code) for node, code in codes if isinstance(code, PrimitiveCall)]
+    if not primitives:
+        return in_sequence(calls).bound()
+
+    def blame(number: int, error: Exception) -> Exception:
+        return located(primitives[number][0], error)
+
+    return PrimitiveSequence(calls, [code for _, code in primitives], blame).bound()

@@ -59,8 +59,8 @@ class BoundPrimitive:
         return bool(self._late)
 
     def machine_code(self) -> PrimitiveCall | None:
-        """The call for one thread, if all arrays are known, and the library has the primitive."""
-        if self._call is None and not self.is_late:
+        """The call for one thread, if the library has the primitive. All arrays are known."""
+        if self._call is None:
             execution = self._prepare()
             if execution is not None and execution.primitive.n_threads == 1:
                 self._call = primitive_call(execution)
