@@ -12,7 +12,8 @@ import flowrt as tf
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.layouts.stages.cut_stages import (
-    COST_OF_BYTE,
+    NS_PER_BYTE,
+    SLACK,
     Room,
     _cuts,
     _fitting,
@@ -22,10 +23,10 @@ from flowrt.graph.passes.layouts.stages.cut_stages import (
 from tests.each import nightly
 
 
-def longest(ends: Sequence[int], costs: np.ndarray, arriving: np.ndarray) -> float:
-    """The time of the longest of the parts that end at ``ends``: its costs, and what arrives for it."""
+def longest(ends: Sequence[int], costs: np.ndarray, crossing: np.ndarray) -> float:
+    """The time of the longest of the parts that end at ``ends``: its costs, and what crosses either end."""
     starts = [0, *ends[:-1]]
-    return max(costs[a:b].sum() + (arriving[a] if a else 0.0) for a, b in zip(starts, ends, strict=True))
+    return max(costs[a:b].sum() + crossing[a] + crossing[b] for a, b in zip(starts, ends, strict=True))
 
 
 @pytest.mark.parametrize("seed", nightly(range(40), 10))
@@ -33,15 +34,15 @@ def test_cuts_are_the_best_of_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     size, count = int(rng.integers(3, 10)), int(rng.integers(1, 4))
     costs = rng.integers(0, 9, size) * 1.0
-    arriving = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
-    arriving[1:-1][rng.random(size - 1) < 0.2] = np.inf
+    crossing = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
+    crossing[1:-1][rng.random(size - 1) < 0.2] = np.inf
     every = [(*ends, size) for ends in itertools.combinations(range(1, size), count - 1)]
-    best = min(longest(ends, costs, arriving) for ends in every)
-    found = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), arriving, count)
+    best = min(longest(ends, costs, crossing) for ends in every)
+    found = _cuts(np.concatenate([[0.0], np.cumsum(costs)]), crossing, count)
     if np.isinf(best):
         assert found == []
     else:
-        assert longest(found, costs, arriving) == pytest.approx(best, rel=1e-9)
+        assert longest(found, costs, crossing) <= best * (1 + SLACK) + 1e-9
 
 
 @pytest.mark.parametrize("seed", nightly(range(60), 10))
@@ -71,7 +72,7 @@ def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
     every = [(*ends, size) for ends in itertools.combinations(range(1, size), count - 1)]
     every = [ends for ends in every if np.isfinite(crossing[[*ends]]).all()]
     kept = _Kept(*(np.concatenate([[0.0], np.cumsum(each)]) for each in (variables, activations)))
-    first = _cuts(total, crossing * COST_OF_BYTE, count)
+    first = _cuts(total, crossing * NS_PER_BYTE, count)
     if not every:
         assert first == []
     elif not any(map(fits, every)):
@@ -80,9 +81,9 @@ def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
             _fitting(first, total, crossing, room, kept)
     else:
         found = _fitting(first, total, crossing, room, kept)
-        best = min(longest(ends, costs, crossing * COST_OF_BYTE) for ends in every if fits(ends))
+        best = min(longest(ends, costs, crossing * NS_PER_BYTE) for ends in every if fits(ends))
         assert fits(found)
-        assert longest(found, costs, crossing * COST_OF_BYTE) == pytest.approx(best, rel=1e-9)
+        assert longest(found, costs, crossing * NS_PER_BYTE) <= best * (1 + SLACK) + 1e-9
 
 
 def step_of(graph: tf.Graph) -> Subgraph:

@@ -2,9 +2,9 @@
 
 The operations of the forward pass, in the order in which the script made them, are cut into consecutive
 parts, so that the longest stage takes as little time as possible: a stage computes its part, forward and
-backward, and receives what crosses the cut in front of it. The least bound for which there are cuts is found
-by bisection; whether there are any is a sweep over the operations for each stage. The problem is that of
-PipeDream (Narayanan et al. 2019) with equal devices.
+backward, receives what crosses the cut in front of it, and sends what crosses the one behind. The least bound
+for which there are cuts is found by bisection; whether there are any is a sweep over the operations for each
+stage. The problem is that of PipeDream (Narayanan et al. 2019) with equal devices.
 
 If these stages do not fit in the memory of the devices, the best ones that fit are found by dynamic
 programming over all ends of each stage.
@@ -27,10 +27,20 @@ from flowrt.graph.passes.layouts.stages.assign_stages import backward_nodes, nod
 PASSES = 3
 """A backward pass takes twice the time of its forward pass."""
 
-COST_OF_BYTE = 2.0
-"""A byte that is sent, and its gradient sent back, in units of `OpDef.cost`: 1e9 of each a second."""
+NS_PER_OPERATION, NS_PER_ELEMENT = 0.01, 0.2
+"""Time of a floating-point operation of a product or a convolution, and of an element of any other operation,
+of which loops compute several at once.
+"""
+
+NS_PER_BYTE = 2.0
+"""Time that a tensor takes a stage for each byte: to be sent, or received, and so its gradient. 128 KiB take
+140 us to be sent, and as long to be received.
+"""
 
 ROUNDS = 50
+
+SLACK = 0.02
+"""Part of its time by which the longest stage may be longer if less is sent: estimates are no better."""
 
 
 class Room(NamedTuple):
@@ -70,14 +80,14 @@ class Uncut:
         chosen = nodes_of_batch(step) - backward_nodes(step) - _of_writes(step)
         self._step = step
         self._nodes = [node for node in step if node.name in chosen and _is_computed(node)]
-        self._costs = np.array([_cost(step, node) * PASSES for node in self._nodes])
+        self._costs = np.array([_nanoseconds(step, node) * PASSES for node in self._nodes])
         self._total = np.concatenate([[0.0], np.cumsum(self._costs)])
         self._crossing = _crossing(self._nodes)
 
     def cut(self, count: int, room: Room | None = None) -> dict[str, int]:
         """The stage of each operation, of ``count``."""
         known, nodes = np.count_nonzero(self._costs), self._nodes
-        ends = _cuts(self._total, self._crossing * COST_OF_BYTE, count)
+        ends = _cuts(self._total, self._crossing * NS_PER_BYTE, count)
         if known < count or not ends:
             raise InvalidArgumentError(
                 f"pipeline: expected operations for {count} stages; got {known} of which the time is known, "
@@ -93,39 +103,40 @@ def _pairs(ends: Sequence[int]) -> list[tuple[int, int]]:
     return [*zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def _cuts(total: np.ndarray, arriving: np.ndarray, count: int) -> list[int]:
-    """The ends of ``count`` parts of which the largest is as small as possible. ``total`` are the costs of
-    the first operations, ``arriving`` what a part that begins behind them has to receive.
+def _cuts(total: np.ndarray, crossing: np.ndarray, count: int) -> list[int]:
+    """The ends of ``count`` parts of which the largest is as small as possible, or up to `SLACK` larger where
+    that makes crossings smaller. ``total`` are the costs of the first operations, ``crossing`` what is added
+    to the part that ends behind them, and to the next one.
     """
-    most = arriving[np.isfinite(arriving)].max()
-    low, high, best = 0.0, float(total[-1] + most), list[int]()
+    most = crossing[np.isfinite(crossing)].max()
+    low, high, best = 0.0, float(total[-1] + 2 * most), list[int]()
     for _ in range(ROUNDS):
         middle = (low + high) / 2 if best else high
-        found = _within(middle, total, arriving, count)
+        found = _within(middle, total, crossing, count)
         if found:
             best, high = found, middle
         else:
             low = middle
-    return best
+    return _within(high * (1 + SLACK), total, crossing, count) if best else best
 
 
-def _within(bound: float, total: np.ndarray, arriving: np.ndarray, count: int) -> list[int]:
+def _within(bound: float, total: np.ndarray, crossing: np.ndarray, count: int) -> list[int]:
     """The ends of parts of at most ``bound`` each; none if there are none."""
     size = len(total)
+    allowed = bound - total - crossing
     least = np.full(size, np.inf)
     least[0] = 0.0
     starts: list[np.ndarray] = []
     for _ in range(count):
         reach = np.minimum.accumulate(np.concatenate([[np.inf], least[:-1]]))  # parts are not empty
-        fits = reach <= bound - total
         starts.append(least)
-        least = np.where(fits, arriving - total, np.inf)
+        least = np.where(reach <= allowed, crossing - total, np.inf)
     if not np.isfinite(least[-1]):
         return []
     ends = [size - 1]
     for least in reversed(starts[1:]):
-        begins = np.flatnonzero(least[: ends[0]] <= bound - total[ends[0]])
-        ends.insert(0, int(begins[np.argmin(arriving[begins])]))
+        begins = np.flatnonzero(least[: ends[0]] <= allowed[ends[0]])
+        ends.insert(0, int(begins[np.argmin(crossing[begins])]))
     return ends
 
 
@@ -209,7 +220,7 @@ def _fitting(ends: list[int], total: np.ndarray, crossing: np.ndarray, room: Roo
         return ends
 
     def seconds(stage: int, end: int) -> np.ndarray:
-        return np.asarray(total[end] - total[:end] + crossing[:end] * COST_OF_BYTE)
+        return np.asarray(total[end] - total[:end] + (crossing[:end] + crossing[end]) * NS_PER_BYTE)
 
     best = _best_parts(seconds, lambda stage, end: nbytes(stage, end) <= limit, size, count)
     if best:
@@ -266,11 +277,12 @@ def _is_computed(node: Node) -> bool:
     return bool(node.inputs) and node.op.effect in (Effect.PURE, Effect.RANDOM, Effect.NESTED)
 
 
-def _cost(step: Subgraph, node: Node) -> float:
-    if node.op.cost is not None:
-        known = [TensorSpec(s.dtype, _known(s.shape)) for s in map(step.spec, node.inputs)]
-        return node.op.cost(known, [TensorSpec(s.dtype, _known(s.shape)) for s in node.outputs]) or 0.0
-    return float(sum(map(_size, node.outputs)))
+def _nanoseconds(step: Subgraph, node: Node) -> float:
+    if node.op.cost is None:
+        return NS_PER_ELEMENT * sum(map(_size, node.outputs))
+    known = [TensorSpec(s.dtype, _known(s.shape)) for s in map(step.spec, node.inputs)]
+    results = [TensorSpec(s.dtype, _known(s.shape)) for s in node.outputs]
+    return NS_PER_OPERATION * (node.op.cost(known, results) or 0.0)
 
 
 def _size(spec: TensorSpec) -> int:
