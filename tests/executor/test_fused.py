@@ -177,6 +177,23 @@ def test_long_loops_are_shared_by_threads_with_the_same_result(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_sums_that_threads_share_begin_anew_in_each_step(monkeypatch, threads):
+    def build():
+        x = tf.Variable(np.random.default_rng(0).normal(size=(1 << 10, 1 << 9)).astype("f"))
+        y = tf.tanh(x) * x
+        return tf.stack([tf.reduce_sum(y), tf.reduce_max(tf.reduce_sum(y, 0))]), {}
+
+    before = num_threads()
+    set_num_threads(threads)
+    try:
+        plain, compiled, _ = both(monkeypatch, build, {}, steps=3)
+    finally:
+        set_num_threads(before)
+    for found in compiled:
+        np.testing.assert_allclose(found, plain[0], rtol=1e-5)
+
+
 def test_the_threads_of_one_operation_are_those_of_loops_too():
     before = num_threads()
     try:

@@ -47,6 +47,17 @@ def clear_call(array: Array) -> MachineCall:
     return elementwise_call(lambda b: b.spread(b.const(0, array.dtype.name)), [array])
 
 
+def sum_call(target: Array, parts: Array) -> MachineCall:
+    """A call that adds up ``parts``, [n, ...], each of the size of ``target``, with a cast to its dtype. The
+    arrays must be kept alive.
+    """
+    columns = parts.reshape(len(parts), -1).T
+    rows = target.reshape(-1, 1)
+    return rule_call(
+        lambda b, value: b.cast(b.emit("row_sum", value), target.dtype.name), [columns, rows], columns.shape
+    )
+
+
 def is_fit(array: Any) -> TypeGuard[Array]:
     """Whether loops can read and write it."""
     return isinstance(array, np.ndarray) and array.flags.aligned and array.dtype.name in DTYPES

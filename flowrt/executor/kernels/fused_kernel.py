@@ -11,13 +11,13 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.llvm.call_sequence import MachineCall, Table, in_sequence
-from flowrt.executor.kernels.copy_kernels import clear_call, copy_call
+from flowrt.device.llvm.call_sequence import MachineCall, ParallelCall, Table, in_sequence
+from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, sum_call
 from flowrt.executor.kernels.fused_program import OperandOf
 from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.executor.kernels.loop_operands import SUMS, GroupKernel, arrays_of
 from flowrt.executor.program.arguments import Later
-from flowrt.executor.program.instruction import Action, Call, Guarded
+from flowrt.executor.program.instruction import Action, Call, Guarded, Summed
 from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level, plain_kernel
 from flowrt.loops.loop_program import LoopProgram
@@ -49,24 +49,31 @@ class FusedKernel(GroupKernel):
         if not sums:
             return call, call.table
         status = None if self._program is None else self._program.status
-        if isinstance(call, MachineCall):
-            if status is None:
-                return self._with_sums(call, sums, results), call.table
-            if len(sums) == 1:
-                return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
+        if status is None:
+            return self._with_sums(call, sums, results), call.table
+        if isinstance(call, MachineCall) and len(sums) == 1:
+            return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
         with_sums = Call(self._call_with_sums, (*call.bound(), sums, inputs, results))
         return with_sums, None if status in sums else call.table
 
-    def _with_sums(self, call: MachineCall, sums: dict[int, Array], results: Sequence[Array]) -> MachineCall:
-        """The loop between the copies that `_call_with_sums` makes, for a loop that is one part."""
+    def _with_sums(
+        self, call: MachineCall | ParallelCall, sums: dict[int, Array], results: Sequence[Array]
+    ) -> Action:
+        """The loop between calls that clear ``sums`` and add up those of its parts."""
         before, after = [], []
         for position, array in sums.items():
             operand = self._operands[position]
             result = results[operand.number or 0]
-            if operand.level is Level.COLUMN_SUM:  # a total is stored, not added to
+            is_whole = len(array) == 1
+            if not is_whole or operand.level is Level.COLUMN_SUM:  # one total is stored, not added to
                 before.append(clear_call(array))
-            after.append(copy_call(result, array.reshape(result.shape)))
-        return in_sequence([*before, call, *after])
+            after.append(
+                copy_call(result, array.reshape(result.shape)) if is_whole else sum_call(result, array)
+            )
+        if isinstance(call, MachineCall):
+            return in_sequence([*before, call, *after])
+        alone = in_sequence([*before, call.call, *after])
+        return Summed(in_sequence(before), call, in_sequence(after), alone)
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Action:
         """The addresses of inputs in registers are stored in the loop's table in each call: 0.7 us each,

@@ -2,6 +2,7 @@
 
     Call          a Python function on its arguments
     MachineCall   a compiled loop (`flowrt.device.llvm.call_sequence`); `ParallelCall`, shared by threads
+    Summed        a compiled loop with sums, which threads share
     BoundPrimitive  a primitive of oneDNN's (`flowrt.executor.program.primitive_action`)
     Checked       a compiled loop that may reject its inputs, and the function that raises the error
     Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
@@ -51,6 +52,25 @@ class Call(NamedTuple):
 
     def bound(self) -> BoundCall:
         return self.function, (*self.arguments,)
+
+
+class Summed(NamedTuple):
+    """``call`` of a loop with sums, of which each part has its own: ``before`` sets them to 0, and ``after``
+    adds them up. ``alone`` is all of that on one thread.
+    """
+
+    before: MachineCall
+    call: ParallelCall
+    after: MachineCall
+    alone: MachineCall
+
+    def bound(self) -> BoundCall:
+        return _run_in_turn, (self.before.bound(), self.call.bound(), self.after.bound())
+
+
+def _run_in_turn(*calls: BoundCall) -> None:
+    for function, arguments in calls:
+        function(*arguments)
 
 
 class Checked(NamedTuple):
@@ -215,6 +235,8 @@ def code_maker(action: Action, is_alone: bool) -> Callable[[], Code | None] | No
             return lambda: action
         case ParallelCall() if is_alone:
             return lambda: action.call
+        case Summed() if is_alone:
+            return lambda: action.alone
         case BoundPrimitive() if is_alone and not action.is_late:
             return action.machine_code
     return None
