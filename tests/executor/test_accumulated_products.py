@@ -76,6 +76,36 @@ def test_a_product_is_added_to_the_gradient_of_gathered_rows(monkeypatch: pytest
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 1, 0, 2)], ids=str)
+def test_a_sum_of_several_products_is_added_up_in_the_order_in_which_they_are_computed(
+    order: tuple[int, ...],
+) -> None:
+    terms = [product(i) for i in range(4)]
+    total = tf.add_n([terms[i][0] for i in order], name="sum")
+    found, joined = run(tf.reduce_max(total, 0))
+    assert len(joined) == 3
+    assert joined[-1] == "sum"
+    np.testing.assert_allclose(found, sum(value for _, value in terms).max(0), rtol=1e-5, atol=1e-4)
+
+
+def test_a_sum_of_several_products_goes_on_from_another_sum() -> None:
+    terms = [product(i) for i in range(5)]
+    early = tf.add(terms[0][0], terms[4][0], name="early")
+    total = tf.add_n([*[term for term, _ in terms[1:4]], early], name="sum")
+    found, joined = run(tf.reduce_max(total, 0))
+    assert len(joined) == 4
+    assert joined[0] == "early"
+    assert joined[-1] == "sum"
+    np.testing.assert_allclose(found, sum(value for _, value in terms).max(0), rtol=1e-5, atol=1e-4)
+
+
+def test_a_sum_with_another_term_or_one_twice_is_left() -> None:
+    terms = [product(i)[0] for i in range(2)]
+    other = tf.Variable(floats(128, 160))
+    assert run(tf.reduce_max(tf.add_n([*terms, other])))[1] == []
+    assert run(tf.reduce_max(tf.add_n([*terms, terms[0]])))[1] == []
+
+
 def test_a_sum_has_one_place() -> None:
     total, _ = sum_of([product(i) for i in range(4)])
     largest = tf.reduce_max(total, 0)

@@ -4,18 +4,20 @@
     s1 = AddV2(s0, MatMul(c, d))        ->        s1 = _MatMulAdd(s0, c, d)
     s2 = AddV2(s1, MatMul(e, f))                  s2 = _MatMulAdd(s1, e, f)
 
-The gradient of a weight is such a sum where the weight has several readers, as it has in each turn of a
-pipeline. The first term may be of another operation with a kernel of its own: the gradient of a table that is
-gathered from and also computes the logits begins with the gathered rows. A product alone is written to memory
-and read again to be added; here the sum is read and written once, in place. A product is added where it was
-computed, so its factors live no longer than before.
+    AddN(MatMul(a, b), MatMul(c, d), ...)         the same
+
+The gradient of a tensor is such a sum where the tensor has several readers: a weight in each turn of a
+pipeline, or what query, key and value are computed from. The first term may be of another operation with a
+kernel of its own: the gradient of a table that is gathered from and also computes the logits begins with the
+gathered rows. A product alone is written to memory and read again to be added; here the sum is read and
+written once, in place. A product is added where it was computed, so its factors live no longer than before.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from flowrt import dtypes
 from flowrt.graph.node import Node, Subgraph
@@ -26,7 +28,7 @@ from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
 from flowrt.graph.shapes import is_static
 
-SUMS = frozenset({add_n_op, add_v1, add_v2})
+SUMS = frozenset({add_v1, add_v2, add_n_op})
 
 MIN_SUM = 1 << 14
 """Elements of the smallest sum: a smaller one is added in the fastest cache."""
@@ -62,45 +64,45 @@ def accumulate_products(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
     if not found:
         return subgraph
     place = {name: i for i, name in enumerate(subgraph.nodes)}
-    added = {terms.product: node for node, terms in found.items()}
-    nodes: list[tuple[int, Node]] = []
-    for node in subgraph:
-        if node.name in found:
-            terms = found[node.name]
-            product = subgraph.nodes[terms.product]
-            made = _accumulated(node, subgraph.nodes[terms.total], product)
-            nodes.append((max(place[name] for name in (product.name, *made.predecessors)), made))
-        elif node.name not in added:
-            nodes.append((place[node.name], node))
-    return subgraph.with_nodes([node for _, node in sorted(nodes, key=lambda each: each[0])])
+    nodes = {name: ((place[name], 0), node) for name, node in subgraph.nodes.items()}
+    for name, (total, *products) in found.items():
+        begin = 0
+        for i, product in enumerate(products, 1):
+            node = subgraph.nodes[name if product == products[-1] else product]
+            made = _accumulated(node, total, subgraph.nodes[product])
+            begin = max([begin, *[place[at] for at in (product, *made.predecessors)]])
+            del nodes[product]
+            nodes[node.name] = (begin, i), made  # behind the last of what it reads
+            total = node.name
+    return subgraph.with_nodes([node for _, node in sorted(nodes.values(), key=lambda each: each[0])])
 
 
-class _Terms(NamedTuple):
-    """The names of what is added: the sum so far, and a product that nothing else reads."""
-
-    total: str
-    product: str
-
-
-def _terms(subgraph: Subgraph, sums: Sequence[Node]) -> Mapping[str, _Terms]:
-    """The terms of each sum of products, by its name."""
+def _terms(subgraph: Subgraph, sums: Sequence[Node]) -> Mapping[str, Sequence[str]]:
+    """The names of what is added by each sum of products, by its name: the sum so far, the term of another
+    operation, or the product that is computed first, and then products in order, which nothing else reads.
+    """
     consumers = subgraph.consumers()
     read = {*[name for name, _ in subgraph.fetches], *subgraph.targets}
-    found: dict[str, _Terms] = {}
+    place = {name: i for i, name in enumerate(subgraph.nodes)}
+    found: dict[str, Sequence[str]] = {}
+
+    def is_product(name: str) -> bool:
+        return subgraph.nodes[name].op is matmul_op
+
     for node in sums:
-        if len(node.inputs) != 2:
-            continue
-        total, product = terms = [subgraph.nodes[name] for name, _ in node.inputs]
+        names = sorted([name for name, _ in node.inputs], key=lambda name: (is_product(name), place[name]))
+        total, *products = terms = [subgraph.nodes[name] for name in names]
         if (
-            total is not product
+            products
+            and len({*names}) == len(names)
             and _is_large(node)
-            and product.op is matmul_op
+            and all(is_product(product.name) for product in products)
             and (_has_own_kernel(total) or total.name in found)
             and all(term.outputs == node.outputs and term.name not in read for term in terms)
-            and consumers[product.name] == [node.name]
+            and all(consumers[product.name] == [node.name] for product in products)
             and _readers(subgraph, consumers, total) == [node.name]
         ):
-            found[node.name] = _Terms(total.name, product.name)
+            found[node.name] = names
     return found
 
 
@@ -122,8 +124,10 @@ def _readers(subgraph: Subgraph, consumers: Mapping[str, Sequence[str]], node: N
     return [name for name in consumers[node.name] if (node.name, 0) in subgraph.nodes[name].inputs]
 
 
-def _accumulated(node: Node, total: Node, product: Node) -> Node:
-    """The sum ``node`` as one operation with its ``product``."""
-    inputs = ((total.name, 0), *product.inputs)
+def _accumulated(node: Node, total: str, product: Node) -> Node:
+    """What ``node`` becomes, the sum or a product of it: the ``total`` so far and ``product`` as one
+    operation.
+    """
+    inputs = ((total, 0), *product.inputs)
     controls = tuple(dict.fromkeys((*product.controls, *node.controls)))
     return product.beside(node.name, matmul_add_op, inputs, controls, product.attrs, node.outputs)
