@@ -115,6 +115,19 @@ def test_choices_of_rows(condition):
     np.testing.assert_array_equal(out, np.where(condition.reshape(-1, 1, 1), t, e))
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("axes", [[0], [0, 2], []], ids=str)
+def test_sums_of_one_element_each(axes, keeps):
+    value = np.random.default_rng(0).normal(size=(3, 1, 4, 1, 2)).transpose(1, 4, 3, 0, 2)
+    node = node_of(lambda: tf.reduce_sum(value, axes, keepdims=keeps))
+    expected = value.sum(tuple(axes), keepdims=keeps)
+    out = np.full_like(expected, np.nan, order="C")
+    execute(small_call(node, (value, np.array(axes)), (out,)))
+    np.testing.assert_array_equal(out, expected)
+    whole = node_of(lambda: tf.reduce_sum(value, [0, 1]))
+    assert small_call(whole, (value, np.array([0, 1])), (np.empty((1, 3, 4)),)) is None
+
+
 @pytest.mark.parametrize(("shape", "dtype"), [((5, 3), "float32"), ((2, 3, 4), "float64"), ((1, 1), "int32")])
 def test_gradients_of_biases(shape, dtype):
     value = np.random.default_rng(0).normal(size=shape, scale=9).astype(dtype)

@@ -190,10 +190,11 @@ def _reduction(
 def _unreduced(
     input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
 ) -> MachineCall | None:
-    """A sum or mean along no axes, of a scalar for one."""
+    """A sum or mean along no axes, or axes of one element."""
     (target,) = out
+    is_one = all(input.shape[axis] == 1 for axis in np.ravel(reduction_indices).tolist())
     is_plain = input.dtype == target.dtype and input.size <= MAX_SMALL
-    return _copies([(target, input)]) if is_plain and not np.size(reduction_indices) else None
+    return _copies([(target, input.reshape(target.shape))]) if is_plain and is_one else None
 
 
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
