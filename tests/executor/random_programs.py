@@ -158,7 +158,9 @@ class RandomProgram:
         return tf.transpose(self._pick((3, 4)))
 
     def reshape(self) -> Any:
-        return tf.reshape(self._pick((3, 4)), [4, 3])
+        """A view, or a copy, of a transpose."""
+        shape = self._choose(((3, 4), (4, 3)))
+        return tf.reshape(self._pick(shape), shape[::-1])
 
     def rows(self) -> Any:
         return self._pick((4, 3))[0:3, :][:, 0:3] if self.rng.random() < 0.5 else self._pick((4, 4))[1:4]

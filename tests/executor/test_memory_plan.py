@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
+from benchmarks import nets
 from benchmarks.allocator import MAX_RATIO
 from benchmarks.devices import MAX_PLAN_RATIO, measure, measure_unplanned
 from benchmarks.nets import NETS, digits_cnn
@@ -327,6 +328,25 @@ def test_a_training_step_takes_little_more_than_its_largest_moment(net, device):
     plan = max((part.buffers.memory for part in found), key=lambda plan: plan.lower_bound)
     assert plan.lower_bound > 100_000
     assert plan.nbytes <= MAX_PLAN_RATIO * plan.lower_bound
+
+
+@pytest.mark.parametrize("device", ["/device:NULL:0", "/cpu:0"])
+def test_a_reshape_that_copies_holds_neither_its_source_nor_others(device):
+    """Ten transposes, each of which is copied: at most one of them and its copy are in use."""
+
+    def turns():
+        value, weights = tf.Variable(tf.ones([64, 96])), tf.Variable(tf.ones([128, 192]))
+        for _ in range(10):
+            turned = tf.transpose(tf.matmul(value, value, transpose_b=True))
+            value = tf.matmul(tf.reshape(turned, [32, 128]), weights)
+            value = tf.reshape(value, [64, 96])
+        return nets.Step([tf.reduce_sum(value)], {})
+
+    part = compiled(turns, device)[-1]
+    InUse(part).check()
+    storage = [part.buffers.storage[node.name] for node in part.subgraph if node.op.name == "Reshape"]
+    assert storage.count(Storage.BUFFER) == 10
+    assert part.buffers.memory.lower_bound == 64 * 4 * (64 + 96)
 
 
 @pytest.mark.parametrize("run", [measure, measure_unplanned])

@@ -144,7 +144,7 @@ class _Assigner:
         enclosing: Enclosing | None,
     ) -> None:
         self._subgraph, self._schedule = subgraph, schedule
-        self._lifetimes = lifetimes = Lifetimes(subgraph, schedule)
+        self._lifetimes = Lifetimes(subgraph, schedule)
         self._resource, self._device, self._is_asynchronous = resource, device, device.is_asynchronous
         self._computes = device.executor.computes
         self._storage: dict[str, Storage] = {}
@@ -154,7 +154,6 @@ class _Assigner:
         self._exact: set[Ref] = set()
         """Tensors that are a whole buffer in its own shape: see rule 4."""
         self._stand_ins: dict[Ref, Any] = {}
-        self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
         self._functions: dict[str, tuple[BufferAssignment, ...]] = {}
         self._copied: set[str] = set()
@@ -197,10 +196,8 @@ class _Assigner:
             return self._assign_functions(node, position)
         if node.op.reads_variable and self._lifetimes.is_overwritten(node, position):
             self._copied.add(node.name)
-        elif node.op.alias and self._try_view(node):
-            return Storage.VIEW
-        elif node.op.alias and self._operand(node.inputs[node.op.aliased]).slot is not None:
-            return Storage.REGISTER  # where a view is free
+        elif node.op.alias and (found := self._storage_of_alias(node)) is not None:
+            return found
         if not self._fits_buffers(node):
             return Storage.REGISTER
         inherited = self._inheritable(node, position)
@@ -222,7 +219,7 @@ class _Assigner:
         spec = node.outputs[0]
         if not _is_plain(spec):
             return Storage.REGISTER
-        small = nbytes_of(spec) <= MAX_COPIED_FEED and (node.name, 0) not in self._fetched
+        small = nbytes_of(spec) <= MAX_COPIED_FEED and not self._lifetimes.lasts((node.name, 0))
         return Storage.BUFFER if self._is_asynchronous or small else Storage.REGISTER
 
     def _fits_buffers(self, node: Node) -> bool:
@@ -248,7 +245,7 @@ class _Assigner:
         return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
 
     def _fetched_bytes(self, refs: list[Ref]) -> int:
-        fetched = [ref for ref in refs if self._lifetimes.root(ref) in self._fetched]
+        fetched = [ref for ref in refs if self._lifetimes.lasts(ref)]
         return sum(nbytes_of(self._subgraph.spec(ref)) for ref in fetched)
 
     def _check_shapes(self, node: Node) -> None:
@@ -263,6 +260,16 @@ class _Assigner:
             raise located(node, InvalidArgumentError(f"{self._device.name} {message}"))
 
     # --- views
+
+    def _storage_of_alias(self, node: Node) -> Storage | None:
+        """Storage class of what may be a view; None for a copy in a buffer: it lives on its own."""
+        if self._try_view(node):
+            return Storage.VIEW
+        if self._operand(node.inputs[node.op.aliased]).slot is not None or not self._fits_buffers(node):
+            return Storage.REGISTER  # where a view is free
+        if node.op.effect is not Effect.READ:
+            self._lifetimes.separate(node)
+        return None
 
     def _try_view(self, node: Node) -> bool:
         """Whether the outputs can be views that are made when the program is bound."""
