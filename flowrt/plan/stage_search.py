@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
-from flowrt.graph.pipeline.replay import peaks
+from flowrt.graph.pipeline.replay import peaks, recomputed_by_stages
 from flowrt.graph.pipeline.schedules import order
 from flowrt.plan.choice import Choice, Entries
 from flowrt.plan.model import Model
@@ -173,7 +174,7 @@ def _nbytes(choice: Choice, model: Model, shared: Shared) -> int:
         choice.dp if choice.sharding >= 2 and not has_turns else 1,
         choice.dp if choice.sharding >= 1 else 1,
     )
-    held = _in_flight(choice)
+    held, again = _in_flight(choice)
     per_pass = choice.dp * choice.micro_batches
     most = 0.0
     for device in range(choice.pp):
@@ -183,25 +184,35 @@ def _nbytes(choice: Choice, model: Model, shared: Shared) -> int:
         kept = [stage.kept * shared.activations / per_pass for stage in mine]
         activations = held[device] * sum(kept)
         if choice.remat:
-            activations = held[device] * sum(stage.arriving / per_pass for stage in mine) + max(kept)
+            arriving = sum(stage.arriving / per_pass for stage in mine)
+            activations = held[device] * arriving + max(map(operator.mul, again[device :: choice.pp], kept))
         total = variables / parts[0] + variables / parts[1] + states / parts[2] + activations
         gathered = 2 * (variables if has_turns else model.largest) if choice.sharding == 3 else 0
         most = max(most, total + gathered)
     return int(most)
 
 
-def _in_flight(choice: Choice) -> list[float]:
-    """The micro-batches of which each device holds activations at a time."""
+class _InFlight(NamedTuple):
+    """Micro-batches of which each device holds activations at a time, and those of which each stage holds all
+    at a time if it computes them again.
+    """
+
+    held: Sequence[float]
+    again: Sequence[int]
+
+
+def _in_flight(choice: Choice) -> _InFlight:
     if choice.pp == 1:
-        return [1.0]
+        return _InFlight([1.0], [1])
     rows = min(choice.micro_batches, 2 * choice.pp)  # more do not hold more
     rows -= rows % choice.pp if choice.chunks > 1 else 0
     return _peaks(choice.schedule, choice.pp, rows, choice.chunks)
 
 
 @lru_cache(256)
-def _peaks(schedule: str, devices: int, micro_batches: int, chunks: int) -> list[float]:
-    return [float(peak) for peak in peaks(order(schedule, devices, micro_batches, chunks))]
+def _peaks(schedule: str, devices: int, micro_batches: int, chunks: int) -> _InFlight:
+    found = order(schedule, devices, micro_batches, chunks)
+    return _InFlight([float(peak) for peak in peaks(found)], recomputed_by_stages(found))
 
 
 def search(

@@ -91,6 +91,14 @@ def test_gradients_of_turns_are_added_up_whole() -> None:
                      2 * variables + states // 4 + kept, 3 * variables + part + kept]  # fmt: skip
 
 
+@pytest.mark.parametrize(("schedule", "whole"), [("1f1b", 1), ("zb_h1", 4)])
+def test_what_is_computed_again_stays_until_the_gradients_of_weights(schedule: str, whole: int) -> None:
+    choice = Choice(pp=4, micro_batches=8, schedule=schedule, remat=True)
+    found = estimate(choice, model(4), Shared(), Machine(4), SAMPLES)
+    samples, variables, states = SAMPLES // 8, 16_000, 32_000
+    assert found.nbytes == 2 * variables + states + 4 * samples + whole * 16 * samples * 100
+
+
 def test_where_bytes_are_dear_devices_do_not_share_the_batch() -> None:
     cheap = search(Machine(4), SAMPLES, WHOLE, model).fitting[0].choice
     assert cheap.dp == 4

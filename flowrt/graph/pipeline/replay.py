@@ -91,6 +91,20 @@ def held_by_stages(schedule: Schedule) -> tuple[int, ...]:
     return tuple(most)
 
 
+def recomputed_by_stages(schedule: Schedule) -> tuple[int, ...]:
+    """The most micro-batches that each stage holds in whole at a time, if it keeps what arrives and computes
+    the rest again for the backward pass: one, or those between their I and their W.
+
+    >>> recomputed_by_stages(order("zb_h1", devices=3, micro_batches=8))
+    (1, 2, 3)
+    """
+    most, held = [1] * schedule.stages, [0] * schedule.stages
+    for action in chain.from_iterable(schedule.actions):
+        held[action.stage] += {"I": 1, "W": -1}.get(action.kind, 0)
+        most[action.stage] = max(most[action.stage], held[action.stage])
+    return tuple(most)
+
+
 def peaks(schedule: Schedule) -> tuple[Fraction, ...]:
     """The largest number of micro-batches of which each device holds activations."""
     most = (max(held_passes(schedule, device)) for device in range(schedule.devices))

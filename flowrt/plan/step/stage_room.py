@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from flowrt.graph.passes.layouts.stages.cut_stages import Room
-from flowrt.graph.pipeline.replay import held_by_stages
+from flowrt.graph.pipeline.replay import held_by_stages, recomputed_by_stages
 from flowrt.graph.pipeline.schedules import order
 from flowrt.plan.choice import Choice
 from flowrt.plan.step.recorded import Recorded
@@ -26,4 +26,5 @@ def room_of(recorded: Recorded, choice: Choice) -> Room | None:
         copies = 2 + states if variable.trainable else 1
         variables.append((name, copies * math.prod(part) * variable.dtype.size))
     parts = choice.dp * choice.micro_batches
-    return Room(choice.memory, held_by_stages(schedule), choice.chunks, parts, choice.remat, tuple(variables))
+    again = recomputed_by_stages(schedule) if choice.remat else ()
+    return Room(choice.memory, held_by_stages(schedule), choice.chunks, parts, again, tuple(variables))

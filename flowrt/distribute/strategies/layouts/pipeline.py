@@ -45,7 +45,7 @@ from flowrt.graph.passes.layouts.stages.assign_stages import (
 from flowrt.graph.passes.layouts.stages.cut_stages import Room, cut_stages
 from flowrt.graph.pipeline.actions import Schedule
 from flowrt.graph.pipeline.mesh_schedule import schedule_on, turns_of
-from flowrt.graph.pipeline.replay import held_by_stages
+from flowrt.graph.pipeline.replay import held_by_stages, recomputed_by_stages
 from flowrt.graph.pipeline.schedule_file import format_schedule
 from flowrt.graph.pipeline.schedules import TABLE
 from flowrt.graph.pipeline.search import AUTO, best_schedule
@@ -169,8 +169,8 @@ class PipelineStrategy(TensorParallelStrategy):
             nbytes.append((op.name, copies * math.prod(part) * attrs["dtype"].size))
         schedule, sizes = self.schedule, {axis.name: axis.size for axis in self.mesh.axes}
         parts = math.prod(sizes[name] for name in self._batch_axes)
-        is_again = REMAT in self.kept
-        return Room(limit, held_by_stages(schedule), schedule.chunks, parts, is_again, tuple(nbytes))
+        again = recomputed_by_stages(schedule) if REMAT in self.kept else ()
+        return Room(limit, held_by_stages(schedule), schedule.chunks, parts, again, tuple(nbytes))
 
     def _check(self, step: Subgraph, stages: Mapping[str, int]) -> None:
         """Raise `InvalidArgumentError` if ``step`` trains, and a stage or a scope has no operation."""

@@ -53,13 +53,13 @@ def test_cuts_within_memory_are_the_best_of_all_that_fit(seed: int) -> None:
     crossing = np.concatenate([[0.0], rng.integers(0, 9, size - 1) * 1.0, [0.0]])
     crossing[1:-1][rng.random(size - 1) < 0.2] = np.inf
     passes = tuple(map(int, rng.integers(1, 5, count)))
-    parts, is_again = int(rng.integers(1, 4)), bool(seed % 2)
-    room = Room(int(rng.integers(5, 80)), passes, 1 + seed % 3 // 2, parts, is_again)
+    parts, again = int(rng.integers(1, 4)), tuple(map(int, rng.integers(1, 4, count))) if seed % 2 else ()
+    room = Room(int(rng.integers(5, 80)), passes, 1 + seed % 3 // 2, parts, again)
 
     def nbytes(stage: int, a: int, b: int) -> float:
         kept = variables[a:b].sum()
-        if is_again:
-            return float(kept + (activations[a:b].sum() + passes[stage] * crossing[a]) / parts)
+        if again:
+            return float(kept + (again[stage] * activations[a:b].sum() + passes[stage] * crossing[a]) / parts)
         return float(kept + passes[stage] * activations[a:b].sum() / parts)
 
     def pairs(ends: Sequence[int]) -> list[tuple[int, int]]:

@@ -54,8 +54,10 @@ class Room(NamedTuple):
     """Stages of a device, which have equal parts of its memory."""
     parts: int = 1
     """Parts of the batch that a pass of a device is one of."""
-    is_again: bool = False
-    """Whether the backward pass computes a stage again, so that only what arrives at it is kept."""
+    again: tuple[int, ...] = ()
+    """If the backward pass computes a stage again, so that only what arrives at it is kept: the most
+    micro-batches of which each stage holds all at a time.
+    """
     variables: tuple[tuple[str, int], ...] = ()
     """The bytes that a device keeps for a variable, with its gradient and the states of its optimizer; of
     others, those of their values.
@@ -200,8 +202,8 @@ class _Kept(NamedTuple):
         variables = self.variables[end] - self.variables[:end]
         one = (self.activations[end] - self.activations[:end]) / room.parts
         passes = room.passes[stage]
-        if room.is_again:
-            return np.asarray(variables + one + passes * crossing[:end] / room.parts)
+        if room.again:
+            return np.asarray(variables + room.again[stage] * one + passes * crossing[:end] / room.parts)
         return np.asarray(variables + passes * one)
 
 
