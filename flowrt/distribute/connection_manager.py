@@ -21,6 +21,7 @@ import flowrt.version
 from flowrt.distribute.cluster import timeouts
 from flowrt.distribute.cluster.certificates import check_claim
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import liveness
 from flowrt.distribute.collectives.mesh_forming import GroupAcceptor, is_joining
@@ -42,6 +43,8 @@ from flowrt.rendezvous.channel.rare_log import RareLog
 LOGGER = logging.getLogger(__name__)
 
 RETRY_S = 0.2
+TICK_S = 0.25
+"""Interval between two calls of `ConnectionManager.beat`."""
 HELLO_S = 10.0
 """Time that an accepted connection has until its first frame."""
 
@@ -105,6 +108,7 @@ class ConnectionManager:
         """Peers that are gone, since the start."""
         self._closed = threading.Event()
         self._liveness, self._next_beat = liveness(), 0.0
+        self._standstill = Standstill(TICK_S, self._liveness.lost_s)
 
     # --- asking
 
@@ -266,8 +270,13 @@ class ConnectionManager:
     # --- time
 
     def beat(self, now: float) -> None:
-        """Give up peers that are silent, and from time to time send all heartbeats, which have answers."""
+        """Give up peers that are silent, and from time to time send all heartbeats, which have answers. To be
+        called each `TICK_S` seconds.
+        """
+        stood_s = self._standstill.before(now)
         for peer in list(self._peers.values()):
+            if stood_s:
+                peer.heard_at = min(now, peer.heard_at + stood_s)
             if now - peer.heard_at > self._liveness.lost_s:
                 peer.fail(f"no sign of life for {self._liveness.lost_s:g} s")
         if now < self._next_beat:

@@ -33,7 +33,7 @@ from flowrt.distribute.cluster.graph_limits import check_remote_graph
 from flowrt.distribute.cluster.metrics_address import checked_metrics_address
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
-from flowrt.distribute.connection_manager import ConnectionManager, ignore, task_of
+from flowrt.distribute.connection_manager import TICK_S, ConnectionManager, ignore, task_of
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.master import master as m
 from flowrt.distribute.observe.observer import Observer
@@ -61,7 +61,6 @@ from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.faulty import with_faults
 from flowrt.rendezvous.transport import new_transport
 
-TICK_S = 0.25
 CUT_S = 1.0
 """Time for a step to notice that it was cut off: a kernel in C runs to its end."""
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
-from flowrt.distribute.connection_manager import HELLO_S, ConnectionManager
+from flowrt.distribute.cluster.timeouts import LOST_S
+from flowrt.distribute.connection_manager import HELLO_S, TICK_S, ConnectionManager
 from flowrt.distribute.wire.messages import Message
 from flowrt.errors import OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
@@ -253,6 +254,20 @@ def test_a_request_that_waits_for_nobody_ends_with_its_link(here: Node, there: N
     here.do()
     assert [type(error) for error in ends] == [UnavailableError]
     assert here.dials == 1
+
+
+def test_a_task_that_stood_still_gives_nobody_up_before_they_could_be_heard(here: Node, there: Node) -> None:
+    greet(here)
+    here.do()
+    now = time.monotonic()
+    for _ in range(3):
+        now += 3600.0
+        here.connections.beat(now)
+        assert here.peers == [THERE]
+    for _ in range(round(LOST_S / TICK_S) + 1):
+        now += TICK_S
+        here.connections.beat(now)
+    assert here.told == [("came", THERE), ("lost", THERE)]
 
 
 def test_a_connection_that_says_nothing_is_closed_and_logged(

@@ -5,13 +5,16 @@ Numbers in brackets are those of the faults in the project's list of them.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -279,6 +282,45 @@ def test_how_long_silence_may_last_is_a_setting(
                 step.result(SOON_S)
             assert tasks.workers[0].end(signal.SIGCONT).status == 4
         assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
+
+
+STEPS_OF_A_CLIENT = """
+import sys
+import flowrt as tf
+with tf.device("/job:worker/task:0"):
+    here = tf.random_uniform([])
+with tf.device("/job:worker/task:1"):
+    there = here + 1.0
+with tf.Session(sys.argv[1]) as session:
+    while True:
+        session.run(there)
+        print("a step", flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", ["unix", "grpc"])
+def test_a_cluster_that_stands_still_as_a_whole_and_goes_on_loses_nobody(transport: str) -> None:
+    """As a container that is paused, or a virtual machine that moves: nobody was silent."""
+    variables = {"FLOWRT_HEARTBEAT": "0.5", "FLOWRT_LOST_AFTER": "2", "FLOWRT_TRANSPORT": transport}
+    with cluster(0, 2, "--no-exit-with-job", environ=variables) as tasks, ExitStack() as stack:
+        client = subprocess.Popen(
+            [sys.executable, "-c", STEPS_OF_A_CLIENT, tasks.target],
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+        )
+        for end in (client.stdout.close, client.wait, client.kill):  # type: ignore[union-attr]
+            stack.callback(end)
+        everybody = [client.pid, *(worker.pid for worker in tasks.workers)]
+        for pause_s in (3.0, 3.0, 0.0):
+            for _ in range(20):
+                assert client.stdout.readline() == b"a step\n"  # type: ignore[union-attr]
+            for pid in everybody:
+                os.kill(pid, signal.SIGSTOP)
+            time.sleep(pause_s)
+            for pid in everybody:
+                os.kill(pid, signal.SIGCONT)
+        assert not any(worker.has_ended for worker in tasks.workers)
 
 
 # --- frames are lost, repeated and out of order (7, 8)

@@ -26,9 +26,10 @@ from flowrt.base.progress import Progress
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import parse_device
-from flowrt.distribute.client.cluster_steps import ClusterStep, MasterLink, RemoteCalls
+from flowrt.distribute.client.cluster_steps import CHECK_S, ClusterStep, MasterLink, RemoteCalls
 from flowrt.distribute.cluster.bind_policy import check_dial
 from flowrt.distribute.cluster.cluster_spec import parse_address
+from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
 from flowrt.distribute.connection_manager import keep_dialling
 from flowrt.distribute.machines.session_graph import Extension, SentGraph, callable_of, partial_run_of
@@ -67,8 +68,8 @@ class _Here:
         self._server = server
         self.new_reply, self.ask = server.new_reply, server.ask_master
 
-    def is_silent(self) -> bool:
-        return False
+    def check(self) -> None:
+        """This process is not silent."""
 
     def close(self) -> None:
         """The server stays."""
@@ -83,6 +84,7 @@ class _There:
             return dial(self._transport, address, self, left_s)
 
         self._lost_s = liveness().lost_s
+        self._standstill = Standstill(CHECK_S, self._lost_s)
         security = load_security(os.environ, Path.home())
         check_dial(address, security)
         self._transport = new_transport(security)
@@ -108,14 +110,16 @@ class _There:
         return reply
 
     def ask(self, message: Message, reply: Reply) -> None:
+        self._standstill.before(time.monotonic())  # time in which nobody waits is none
         self._peer.ask(message, reply.settle, reply.request_id)
 
-    def is_silent(self) -> bool:
-        silent = time.monotonic() - self._peer.heard_at > self._lost_s
+    def check(self) -> None:
+        now = time.monotonic()
+        if stood_s := self._standstill.before(now):
+            self._peer.heard_at = min(now, self._peer.heard_at + stood_s)
         self._peer.repeat()
-        if silent:
+        if now - self._peer.heard_at > self._lost_s:
             self._peer.fail(f"no sign of life for {self._lost_s:g} s")
-        return silent
 
     def close(self) -> None:
         self._peer.close("the session was closed")
@@ -159,8 +163,8 @@ class ClusterRuntime:
 
     def _wait(self, reply: Reply) -> None:
         log = WaitLog(LOGGER)
-        while not reply.is_there(1.0):
-            self._link.is_silent()
+        while not reply.is_there(CHECK_S):
+            self._link.check()
             if not self._session:
                 log.waits_for(f"the tasks of the cluster; the log of {self.target} names them")
 

@@ -23,6 +23,8 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
 
+CHECK_S = 1.0
+
 Bring: TypeAlias = Callable[[Any, Sequence[Any]], Sequence[Any]]
 
 
@@ -35,8 +37,10 @@ class MasterLink(Protocol):
     def ask(self, message: Message, reply: Reply) -> None:
         """Send a request; the answer settles ``reply``."""
 
-    def is_silent(self) -> bool:
-        """Whether the master has been silent so long that it must be gone; all replies are then settled."""
+    def check(self) -> None:
+        """Give up a master that has been silent so long that it must be gone: all replies are then settled.
+        To be called each `CHECK_S` seconds of a wait.
+        """
 
     def close(self) -> None: ...
 
@@ -53,8 +57,8 @@ def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Me
     control.wake_by(cancel)
     try:
         link.ask(message, reply)
-        while not reply.is_there(1.0):
-            link.is_silent()
+        while not reply.is_there(CHECK_S):
+            link.check()
     except BaseException as error:  # Ctrl-C: the step must not continue without the caller
         if not isinstance(error, OpError):
             cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))

@@ -14,6 +14,7 @@ from typing import NamedTuple, final
 from flowrt.base.closing import Closing
 from flowrt.device.interruptible import in_slices
 from flowrt.distribute.cluster.bind_policy import check_dial
+from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
 from flowrt.distribute.elastic.elastic_messages import (
     Beat,
@@ -229,11 +230,11 @@ class CoordinatorClient(Closing):
             self._connection.send(encode_message(message))
 
     def _beat(self) -> None:
-        now = time.monotonic()
+        standstill = Standstill(*self._beats)
         while not self._closed.wait(self._beats.heartbeat_s):
-            before, now = now, time.monotonic()
-            if now - before > self._beats.heartbeat_s + self._beats.lost_s / 2:  # this process was stopped
-                self._heard = min(now, self._heard + now - before)
+            now = time.monotonic()
+            if stood_s := standstill.before(now):
+                self._heard = min(now, self._heard + stood_s)
             self._send(Beat())
             if now - self._heard > self._beats.lost_s:
                 self._lose(f"it was silent for {self._beats.lost_s:g} s")

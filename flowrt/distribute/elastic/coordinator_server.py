@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.base.closing import Closing
+from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
 from flowrt.distribute.elastic import coordinator as c
 from flowrt.distribute.elastic.elastic_messages import (
@@ -185,15 +186,14 @@ class CoordinatorServer(Closing):
     # --- time
 
     def _tick(self) -> None:
-        now = next_beat = time.monotonic()
+        next_beat, standstill = time.monotonic(), Standstill(TICK_S, self._beats.lost_s)
         while not self._closed.wait(TICK_S):
-            before, now = now, time.monotonic()
-            is_beat = now >= next_beat
+            now = time.monotonic()
+            stood_s, is_beat = standstill.before(now), now >= next_beat
             next_beat = now + self._beats.heartbeat_s if is_beat else next_beat
             with self._lock:
-                if now - before > self._beats.lost_s / 2:  # this process was stopped: nobody was silent
-                    for found in self._connected.values():
-                        found.heard = min(now, found.heard + now - before)
+                for found in self._connected.values():
+                    found.heard = min(now, found.heard + stood_s)
                 silent = [n for n, found in self._connected.items() if now - found.heard > self._beats.lost_s]
                 for number in [*self._connected] if is_beat else ():
                     self._send(number, Beat())
