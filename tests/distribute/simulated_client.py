@@ -235,7 +235,7 @@ class Client:
         except StopIteration:
             self.is_over = True
             return
-        peer = self._connect()
+        peer = self._connect() if type(message.body) is pb.CreateSession else self._peer
         if peer is None:
             error = UnavailableError("no master")
             error.origin = Origin(self._master, False)
@@ -417,6 +417,7 @@ class Client:
     # --- the connection
 
     def _connect(self) -> Peer | None:
+        """A session ends with its connection: only a new one dials."""
         if self._peer is None or self._peer.is_lost:
             try:
                 self._peer = dial(self._transport, self._address, self, 1.0)
