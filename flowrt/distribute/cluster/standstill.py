@@ -7,6 +7,7 @@ virtual machine or a container is, must not find all of its tasks dead when it g
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import final
 
 
@@ -16,9 +17,9 @@ class Standstill:
     which a silent peer is given up, are no standstill: a busy machine has those, too.
     """
 
-    def __init__(self, interval_s: float, lost_s: float) -> None:
+    def __init__(self, interval_s: float, lost_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._normal_s = interval_s + lost_s / 2
-        self._last = time.monotonic()
+        self._last = clock()
 
     def before(self, now: float) -> float:
         """Seconds of the standstill between the last call and ``now``; 0 if there was none."""

@@ -99,7 +99,7 @@ def connect_to_coordinator(place: ElasticPlace, interrupted: Callable[[str], obj
 @final
 class CoordinatorClient(Closing):
     """A member. A context manager. All waits raise `UnavailableError` if the coordinator, or this member's
-    place in the job, is lost.
+    place in the job, is lost. ``clock()``: seconds of a monotonic clock.
     """
 
     def __init__(
@@ -108,6 +108,7 @@ class CoordinatorClient(Closing):
         connection: Connection,
         transport: Transport,
         interrupted: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._connection, self._transport, self._interrupted = connection, transport, interrupted
         self._changed = threading.Condition()
@@ -117,7 +118,8 @@ class CoordinatorClient(Closing):
         self._change: Change | None = None
         self._over: Over | None = None
         self._error: UnavailableError | None = None
-        self._beats, self._heard = liveness(), time.monotonic()
+        self._beats, self._clock, self._heard = liveness(), clock, clock()
+        self._standstill = Standstill(*self._beats, clock)
         self._closed = threading.Event()
         connection.start(self)
         connection.send(encode_message(Join(VERSION, place.name, place.host, place.address)))
@@ -184,7 +186,7 @@ class CoordinatorClient(Closing):
         """See `flowrt.rendezvous.channel.channel.Receiver`."""
         message = decode_message(header)
         with self._changed:
-            self._heard = time.monotonic()
+            self._heard = self._clock()
             match message:
                 case Epoch():
                     self._epoch, self._change = message, None
@@ -230,11 +232,16 @@ class CoordinatorClient(Closing):
             self._connection.send(encode_message(message))
 
     def _beat(self) -> None:
-        standstill = Standstill(*self._beats)
         while not self._closed.wait(self._beats.heartbeat_s):
-            now = time.monotonic()
-            if stood_s := standstill.before(now):
-                self._heard = min(now, self._heard + stood_s)
-            self._send(Beat())
-            if now - self._heard > self._beats.lost_s:
-                self._lose(f"it was silent for {self._beats.lost_s:g} s")
+            self.beat()
+
+    def beat(self) -> None:
+        """Send a heartbeat, and give up a coordinator that is silent. To be called each
+        ``FLOWRT_HEARTBEAT`` seconds.
+        """
+        now = self._clock()
+        if stood_s := self._standstill.before(now):
+            self._heard = min(now, self._heard + stood_s)
+        self._send(Beat())
+        if now - self._heard > self._beats.lost_s:
+            self._lose(f"it was silent for {self._beats.lost_s:g} s")

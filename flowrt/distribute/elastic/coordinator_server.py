@@ -53,13 +53,21 @@ class _Connected:
 @final
 class CoordinatorServer(Closing):
     """Coordinates a job of ``least`` to ``most`` workers at ``address``, over ``transport``. ``note(text)``
-    is called with a line for each change. Raises as `Transport.listen`.
+    is called with a line for each change; ``clock()``: seconds of a monotonic clock. Raises as
+    `Transport.listen`.
     """
 
     def __init__(
-        self, address: str, transport: Transport, least: int, most: int, note: Callable[[str], object]
+        self,
+        address: str,
+        transport: Transport,
+        least: int,
+        most: int,
+        note: Callable[[str], object],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._beats = liveness()
+        self._beats, self._clock, self._next_beat = liveness(), clock, clock()
+        self._standstill = Standstill(TICK_S, self._beats.lost_s, clock)
         self._note = note
         self._machine = c.Coordinator(least, most, LAST_CALL_S, connect_timeout_s())
         self._lock = threading.RLock()
@@ -69,7 +77,7 @@ class CoordinatorServer(Closing):
         self._over = threading.Event()
         self.why_failed: str | None = None
         """The reason, once the job is over and has failed."""
-        self._decide(c.Ticked(time.monotonic()))
+        self._decide(c.Ticked(clock()))
         self._listener = transport.listen(address, self._accept)
         self.address = self._listener.address
         self._ticker = threading.Thread(target=self._tick, name="flowrt elastic ticks", daemon=True)
@@ -102,7 +110,7 @@ class CoordinatorServer(Closing):
     def _accept(self, connection: Connection) -> None:
         with self._lock:
             number = next(self._numbers)
-            self._connected[number] = _Connected(connection, time.monotonic())
+            self._connected[number] = _Connected(connection, self._clock())
         connection.start(_MemberReceiver(self, number))
 
     def take(self, number: int, message: Message) -> None:
@@ -111,7 +119,7 @@ class CoordinatorServer(Closing):
             found = self._connected.get(number)
             if found is None:
                 return
-            found.heard = time.monotonic()
+            found.heard = self._clock()
             if isinstance(message, Join):
                 self._join(number, found, message)
             elif found.joined is None:
@@ -186,24 +194,28 @@ class CoordinatorServer(Closing):
     # --- time
 
     def _tick(self) -> None:
-        next_beat, standstill = time.monotonic(), Standstill(TICK_S, self._beats.lost_s)
         while not self._closed.wait(TICK_S):
-            now = time.monotonic()
-            stood_s, is_beat = standstill.before(now), now >= next_beat
-            next_beat = now + self._beats.heartbeat_s if is_beat else next_beat
-            with self._lock:
-                for found in self._connected.values():
-                    found.heard = min(now, found.heard + stood_s)
-                silent = [n for n, found in self._connected.items() if now - found.heard > self._beats.lost_s]
-                for number in [*self._connected] if is_beat else ():
+            self.tick()
+
+    def tick(self) -> None:
+        """Send heartbeats, give up silent members, and let deadlines pass. To be called each `TICK_S` s."""
+        now, lost_s = self._clock(), self._beats.lost_s
+        stood_s, is_beat = self._standstill.before(now), now >= self._next_beat
+        with self._lock:
+            for found in self._connected.values():
+                found.heard = min(now, found.heard + stood_s)
+            silent = [number for number, found in self._connected.items() if now - found.heard > lost_s]
+            if is_beat:
+                self._next_beat = now + self._beats.heartbeat_s
+                for number in [*self._connected]:
                     self._send(number, Beat())
-                self._decide(c.Ticked(now))
-            for number in silent:
-                with self._lock:
-                    gone = self._connected.get(number)
-                if gone is not None:
-                    self.lose(number, f"it was silent for {self._beats.lost_s:g} s")
-                    gone.connection.abort()
+            self._decide(c.Ticked(now))
+        for number in silent:
+            with self._lock:
+                gone = self._connected.get(number)
+            if gone is not None:
+                self.lose(number, f"it was silent for {lost_s:g} s")
+                gone.connection.abort()
 
 
 @final

@@ -1,11 +1,6 @@
-"""`Coordinator`: changes one by one, then thousands of random ones, with a model of honest members."""
+"""`Coordinator`: changes one by one. Thousands of random ones are in `test_simulated_job`."""
 
 from __future__ import annotations
-
-import random
-from dataclasses import dataclass
-
-import pytest
 
 from flowrt.distribute.elastic.coordinator import (
     NO_COMMIT,
@@ -23,7 +18,6 @@ from flowrt.distribute.elastic.coordinator import (
     Refuse,
     Ticked,
 )
-from tests.each import nightly
 
 LAST_CALL_S, TIMEOUT_S = 5.0, 60.0
 
@@ -176,145 +170,3 @@ def test_messages_of_an_earlier_epoch_are_ignored() -> None:
     machine = coordinator(1, 2)
     outcome(machine, *came(1, 2), Lost(2, "killed"), Ready(1, 1, 3, "x"))
     assert outcome(machine, Ready(1, 1, 3, "x"), Finished(1, 1, 3), Ready(7, 2, 1, "?")) == []
-
-
-# --- random changes
-
-
-@dataclass
-class Worker:
-    """What an honest member knows: the epoch that it trains in, and its commit."""
-
-    epoch: int = 0
-    commit: int = NO_COMMIT
-    is_told: bool = False
-
-
-class Simulation:
-    """A coordinator and members that train: in each step all of an epoch commit, or are one commit apart when
-    it ends.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.most = self.random.randint(1, 6)
-        self.least = self.random.randint(1, self.most)
-        self.machine = coordinator(self.least, self.most)
-        self.workers: dict[int, Worker] = {}
-        self.number = 0
-        self.now = 0.0
-        self.epoch = 0
-        self.committed = NO_COMMIT
-        """The highest commit that any group has begun with."""
-        self.has_ended = False
-
-    def send(self, event: Event) -> None:
-        for action in self.machine.handle(event):
-            self.machine.check()
-            self.take(action)
-
-    def take(self, action: Action) -> None:
-        match action:
-            case Form(members, epoch, commit):
-                assert epoch == self.epoch + 1
-                assert self.least <= len(members) <= self.most
-                assert len(set(members)) == len(members)
-                commits = [self.workers[each].commit for each in members]
-                assert commits[0] == commit == max(commits)
-                assert all(self.workers[each].epoch == 0 for each in members), "a member that still trains"
-                living = [w.commit for w in self.workers.values()]
-                assert commit == max(living), "the newest state was left behind"
-                self.epoch, self.committed = epoch, commit
-                for each in members:
-                    self.workers[each] = Worker(epoch, commit)
-            case Announce(members, _, at_once):
-                for each in members:
-                    self.workers[each].is_told = True
-                    if at_once and self.random.random() < 0.5:
-                        self.react(each)
-            case Refuse(members, _):
-                for each in members:
-                    self.workers.pop(each, None)
-            case End():
-                self.has_ended = True
-
-    def react(self, number: int) -> None:
-        worker = self.workers[number]
-        if worker.epoch:
-            epoch, worker.epoch, worker.is_told = worker.epoch, 0, False
-            self.later.append(Ready(number, epoch, worker.commit, "x"))
-
-    def act(self) -> None:
-        """One random event, or a step of the group."""
-        self.later: list[Event] = []
-        kind = self.random.choice(["come", "lose", "leave", "step", "step", "react", "react", "tick"])
-        training = [n for n, w in self.workers.items() if w.epoch == self.epoch and w.epoch]
-        if kind == "come" and len(self.workers) < self.most + 2:
-            self.number += 1
-            self.workers[self.number] = Worker()
-            self.send(Joined(self.number, f"worker {self.number}", self.random.choice("ab")))
-        elif kind in ("lose", "leave") and self.workers and self.random.random() < 0.3:
-            number = self.random.choice([*self.workers])
-            del self.workers[number]
-            self.send(Lost(number, "killed") if kind == "lose" else Left(number))
-        elif kind == "step" and training and not any(self.workers[n].is_told for n in training):
-            step = max(self.workers[n].commit for n in training) + 1
-            apart = self.random.random() < 0.2  # the step fails in some of them
-            for number in training:
-                if not apart or self.random.random() < 0.5:
-                    self.workers[number].commit = step
-            if apart:
-                for number in training:
-                    self.react(number)
-        elif kind == "react":
-            for number in training:
-                if self.workers[number].is_told:
-                    self.react(number)
-        elif kind == "tick":
-            self.now += self.random.random()
-            self.send(Ticked(self.now))
-        self.flush()
-
-    def flush(self) -> None:
-        while self.later:
-            events, self.later = self.later, []
-            for event in events:
-                if event.member in self.workers:
-                    self.send(event)
-
-    def settle(self) -> None:
-        """After the last change, everybody reacts and time passes: a group trains, or the job has ended."""
-        self.later = []
-        for number in [*self.workers]:
-            if self.workers[number].is_told:
-                self.react(number)
-        self.flush()
-        for _ in range(100):
-            self.now += 1.0
-            self.send(Ticked(self.now))
-            self.flush()
-        if not self.has_ended:
-            training = [n for n, w in self.workers.items() if w.epoch]
-            assert training or not self.number, "nobody trains"
-            assert len(training) >= self.least or not self.number
-
-
-def run_simulation(seed: int) -> None:
-    simulation = Simulation(seed)
-    for _ in range(150):
-        if simulation.has_ended:
-            return
-        simulation.act()
-    simulation.settle()
-
-
-CHUNK = 250
-
-
-@pytest.mark.parametrize("first", nightly(range(0, 5000, CHUNK), 1))
-def test_random_changes_keep_the_rules(first: int) -> None:
-    for seed in range(first, first + CHUNK):
-        try:
-            run_simulation(seed)
-        except AssertionError as error:
-            raise AssertionError(f"run_simulation({seed}): {error}") from error

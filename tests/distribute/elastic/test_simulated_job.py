@@ -1,0 +1,45 @@
+"""Elastic jobs under a virtual clock, one a seed. What must hold stands at the head of `simulation`."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.distribute.elastic.simulation import simulate
+from tests.each import nightly
+
+CHUNK = 50
+
+
+def check(first: int, count: int) -> int:
+    """The number of epochs that were formed."""
+    num_epochs = 0
+    for seed in range(first, first + count):
+        try:
+            num_epochs += simulate(seed).num_epochs
+        except Exception as failure:
+            replay = f"python -m tests.distribute.elastic.simulation --seed {seed}"
+            raise AssertionError(f"seed {seed}: {failure!r}\nreplay: {replay}") from failure
+    return num_epochs
+
+
+@pytest.mark.parametrize("first", nightly(range(0, 5000, CHUNK), 1))
+def test_what_must_hold_holds_when_members_come_and_go(first: int) -> None:
+    assert check(first, CHUNK) > CHUNK, "groups change"
+
+
+@pytest.mark.slow
+def test_what_must_hold_holds_in_jobs_that_nobody_has_seen() -> None:
+    first = secrets.randbits(60)
+    print(f"seeds {first} to {first + 4999}")
+    check(first, 5000)
+
+
+def test_a_seed_decides_everything() -> None:
+    first: list[str] = []
+    again: list[str] = []
+    simulate(10, first.append)
+    simulate(10, again.append)
+    assert first == again
+    assert len(first) > 20
