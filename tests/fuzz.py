@@ -167,9 +167,15 @@ def _read_table(data: bytes, random: Random) -> None:
     read_table(table_of(data[1:], data[0] if data else 0), "a table")
 
 
+@functools.cache
+def _table(path: Path) -> dict[bytes, bytes]:
+    """A good one: to be copied before it is damaged."""
+    return dict(sorted(read_table(path.read_bytes(), path.name).items()))
+
+
 def _read_bundle(data: bytes, random: Random) -> None:
     """``data`` is the number of a key and its message in a checkpoint: the header's or a tensor's."""
-    table = read_table(BUNDLE.with_suffix(".index").read_bytes(), "a bundle")
+    table = dict(_table(BUNDLE.with_suffix(".index")))
     table[BUNDLE_KEYS[data[0] % 3 if data else 0]] = data[1:]
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "m.index").write_bytes(write_table(sorted(table.items())))
@@ -183,8 +189,8 @@ def _read_bundle(data: bytes, random: Random) -> None:
 
 def _read_slices(data: bytes, random: Random) -> None:
     """``data`` is the number of an entry in a checkpoint of version 1, and the entry: the list or a slice."""
-    table = read_table(SLICES.read_bytes(), "slices")
-    keys = sorted(table)
+    table = dict(_table(SLICES))
+    keys = list(table)
     table[keys[data[0] % len(keys) if data else 0]] = data[1:]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "m")
@@ -205,8 +211,8 @@ def _read_saved_model(data: bytes, random: Random) -> None:
 def _read_tfjs(data: bytes, random: Random) -> None:
     """``data`` is the topology with its manifest; the weights beside it are those that it had."""
     with tempfile.TemporaryDirectory() as folder:
-        test_tfjs.write(Path(folder))
-        Path(folder, "model.json").write_bytes(data)
+        for name, content in (_graph_model() | {"model.json": data}).items():
+            Path(folder, name).write_bytes(content)
         load_graph_model(f"{folder}/model.json").close()
 
 
@@ -269,9 +275,12 @@ def _meta_graphs() -> list[bytes]:
         return [Path(folder, "m.meta").read_bytes()]
 
 
-def _graph_models() -> list[bytes]:
+@functools.cache
+def _graph_model() -> dict[str, bytes]:
+    """The files of a good one, by their names."""
     with tempfile.TemporaryDirectory() as folder:
-        return [test_tfjs.write(Path(folder)).read_bytes()]
+        test_tfjs.write(Path(folder))
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def _saved_models() -> list[bytes]:
@@ -322,8 +331,7 @@ def _targets() -> list[Target]:
     arrays = [np.arange(100, dtype=np.uint8), np.zeros(0, np.uint8)]
     pieces = *framing.encode(0, b"header", arrays), *framing.encode_checked(b"header", arrays)[0]
     schedules = [format_schedule(order(name, 2, 4)).encode() for name in ("gpipe", "1f1b")]
-    entries = read_table(BUNDLE.with_suffix(".index").read_bytes(), "a bundle")
-    listed = [value for _, value in sorted(read_table(SLICES.read_bytes(), "slices").items())]
+    entries, listed = _table(BUNDLE.with_suffix(".index")), _table(SLICES).values()
     elastic = Join("1", "worker 0", "h", "h:1"), Epoch(1, 0, ["worker 0"], ["h:1"], 7)
     compressed = b"\1\x11\x0c\0\1\5a\x05\x01\x1c" + struct.pack("<II", 0, 1)
     block = b"\0\1\5aaaaaa\1\1\2bcc" + struct.pack("<II", 0, 1)
@@ -340,7 +348,7 @@ def _targets() -> list[Target]:
         Target("saved_models", 2, _saved_models(), _read_saved_model),
         Target("frozen", 2, [data for g in _graph_defs() for data in (g, _as_text(g))], _read_frozen),
         Target("meta_graphs", 2, _meta_graphs(), _read_meta_graph),
-        Target("tfjs", 2, _graph_models(), _read_tfjs),
+        Target("tfjs", 2, [_graph_model()["model.json"]], _read_tfjs),
         Target("safetensors", 2, _safetensors(), _read_safetensors),
         Target("onnx", 5, damaged_models.samples(), _read_onnx),
         Target("elastic", 5, [encode_message(message) for message in elastic], _read_elastic),
