@@ -18,6 +18,7 @@ from flowrt.rendezvous.channel.byte_stream import PlainStream
 from flowrt.rendezvous.channel.channel import Lead
 from flowrt.rendezvous.channel.frame_reader import FrameReader
 from flowrt.rendezvous.channel.framing import SLAB, Frame, FrameDecoder, Kind, Slab, encode
+from tests.contracts.check_transport import open_files
 
 SOON_S = 20.0
 
@@ -98,6 +99,18 @@ def test_a_leader_reads_in_its_own_thread(reading: Reading) -> None:
     assert [header for header, _ in reading.frames[1:]] == [b"%d" % number for number in range(20)]
     own = [thread == threading.get_ident() for _, thread in reading.frames[1:]]
     assert sum(own) > 10, "nearly all; on a busy machine a frame may come before the thread sleeps"
+
+
+def test_the_descriptors_of_a_stream_that_was_led_are_closed_at_its_end(reading: Reading) -> None:
+    """By nobody's garbage collection: the connection may be held for long."""
+    before = open_files()
+    reading.lead().release()
+    assert open_files() > before
+    reading.send(b"last")
+    assert reading.end() is None
+    assert open_files() <= before
+    assert reading.reader.lead() is None
+    assert open_files() <= before
 
 
 def test_without_a_leader_the_reader_thread_reads(reading: Reading) -> None:

@@ -70,7 +70,7 @@ class FrameReader:
                 self._run_behind_leaders(self._turns)
         finally:
             with self._lock:
-                self._is_over = True
+                self._is_over, self._turns = True, None  # its files are closed with the last leader
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -95,6 +95,8 @@ class FrameReader:
         turns = self._turns
         if turns is None:
             with self._lock:
+                if self._is_over:
+                    return None
                 turns = self._turns = self._turns or _turns_at(self._stream, self._read_as_leader)
         return turns if turns is not None and turns.begin() else None
 
