@@ -22,7 +22,9 @@ from tensorflow.python.ops.rnn_cell_impl import RNNCell  # type: ignore[import-n
 
 FEEDS = (0.5, 1.5, 2.5)
 CASES: dict[str, Callable[[Any], Any]] = {}
-V2_ONLY = ("call", "gradient")  # the others' gradients have stacks
+V2_ONLY = ("call",)
+V1_ONLY = ("gradient_of_arrays", "gradient_of_branches", "gradient_of_nested_loops", "gradient_of_rnn")
+"""TensorFlow 1 keeps what gradients read on stacks."""
 
 
 def case(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -113,6 +115,56 @@ def gradient(x: Any) -> Any:
     return tf.gradients(three_times(lambda i, a: a * x, x), x)[0], tf.gradients(array.stack(), x)[0]
 
 
+def with_gradient(y: Any, x: Any) -> tuple[Any, Any]:
+    return y, tf.gradients(y, x)[0]
+
+
+@case
+def gradient_of_nested_loops(x: Any) -> Any:
+    def inner(i: Any, a: Any) -> Any:
+        return tf.while_loop(lambda j, _: j < i + 1, lambda j, b: (j + 1, tf.sin(b) * x + b), [0, a])[1]
+
+    shapes = [tf.TensorShape([]), tf.TensorShape([None])]
+    growing = three_times(lambda i, a: tf.concat([a, a * x], 0), tf.reshape(x, [1]), shape_invariants=shapes)
+    return with_gradient(three_times(inner, x) + tf.reduce_sum(growing), x)
+
+
+@case
+def gradient_of_branches(x: Any) -> Any:
+    """In loops, around one, and one that draws: its gradient has the numbers that it has drawn."""
+
+    def body(i: Any, a: Any) -> Any:
+        return tf.cond(a > 1, lambda: tf.cond(a > 2, lambda: tf.tanh(a) * x, lambda: a * a), lambda: a + x)
+
+    y = tf.cond(x > 1, lambda: three_times(lambda i, a: tf.sin(a) * x, x), lambda: x)
+    kept = lambda a: tf.cond(x > 1, lambda: a * tf.floor(tf.random.uniform([9]) + 0.5), lambda: a)  # noqa: E731
+    drawn = tf.reduce_sum(kept(three_times(lambda i, a: kept(a), tf.fill([9], x))) ** 2, name="drawn")
+    return *with_gradient(three_times(body, x) + y, x), drawn - x * tf.gradients(drawn, x)[0] / 2
+
+
+@case
+def gradient_of_arrays(x: Any) -> Any:
+    """Read and written in loops and outside, one element twice and one not at all, and parts of one."""
+    rows = tf.TensorArray(tf.float32, 4, clear_after_read=False, infer_shape=False)
+    rows = rows.unstack(tf.reshape(tf.range(12.0), [4, 3])[:, : 1 + tf.cast(x > 1, tf.int32)] * x)
+    sums = tf.TensorArray(tf.float32, 0, dynamic_size=True, element_shape=[])
+    product = lambda i: tf.reduce_sum(rows.read(i)) * tf.reduce_sum(rows.read(i + 1))  # noqa: E731
+    sums = tf.while_loop(lambda i, _: i < 2, lambda i, t: (i + 1, t.write(i, product(i))), [0, sums])[1]
+    parts = tf.TensorArray(tf.float32, 2, infer_shape=False).split(tf.stack([x, x * x, x + 1]), [1, 2])
+    return with_gradient(tf.reduce_sum(sums.stack() ** 2) + tf.reduce_sum(parts.concat() ** 2), x)
+
+
+@case
+def gradient_of_rnn(x: Any) -> Any:
+    """With steps that no example has: their inputs get zeros."""
+    inputs = tf.reshape(tf.range(24.0), [3, 4, 2]) * x / 50
+    inputs = tf.placeholder_with_default(inputs, [None, 4, 2])
+    lengths = tf.constant([1, 2, 3])
+    outputs, state = rnn.dynamic_rnn(Cell(), inputs, sequence_length=lengths, dtype=tf.float32)
+    y = tf.reduce_sum(outputs**2) + tf.reduce_sum(state)
+    return y, *tf.gradients(y, [x, inputs])
+
+
 def write(folder: Path, names: list[str]) -> None:
     values = {}
     for name in names:
@@ -133,7 +185,7 @@ def main() -> None:
     tf.disable_control_flow_v2()
     write(folder / "v1_control_flow", [name for name in CASES if name not in V2_ONLY])
     tf.enable_control_flow_v2()
-    write(folder / "v2_control_flow", list(CASES))
+    write(folder / "v2_control_flow", [name for name in CASES if name not in V1_ONLY])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import_nodes           one node of a GraphDef -> one operation
 import_frames          Enter, Exit, NextIteration -> loops
 import_branches        Switch, Merge -> branches
 import_control_flow    both, nested
-import_tensor_arrays   TensorArrayV3 -> lists
+import_lists           TensorArrayV3, StackV2 -> lists
 reference_ops          ops on reference variables
 import_references      and their conversion to ops on handles
 import_partitions      Send and Recv of partitioned graphs

@@ -1,4 +1,11 @@
-"""TensorFlow 1 branches (Switch and Merge) to If: see `flowrt.tf1.graph_import.import_control_flow`."""
+"""TensorFlow 1 branches (Switch and Merge) to If: see `flowrt.tf1.graph_import.import_control_flow`.
+
+Two Ifs may need the same node: a gradient reads what the forward pass computed in its branch. Each computes
+it then, unless it draws numbers or has other effects: the first If returns what it gave.
+
+A ControlTrigger runs whether or not what it waits for does. So what it waits for in a branch becomes part of
+the If: as one side of a Merge that is added, of which nothing reads the value.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,17 @@ from typing import NamedTuple, TypeAlias, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.construction.build import output_dtypes
 from flowrt.graph.construction.constant import const, feed_op
 from flowrt.graph.evaluate import located
 from flowrt.graph.functions.control_flow import if_op
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity, identity_n
+from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.topology import reachable, sort_topologically
 from flowrt.tf1.graph_import import v1_ops
 
@@ -23,20 +34,32 @@ Condition: TypeAlias = tuple[Ref, int]
 
 Conditions: TypeAlias = frozenset[Condition]
 
+_OPS = (v1_ops.SWITCH, v1_ops.MERGE, v1_ops.CONTROL_TRIGGER)
 
-def raise_branches(nodes: Mapping[str, Node], taken: set[str]) -> Mapping[str, Node]:
+
+def raise_branches(
+    nodes: Mapping[str, Node], taken: set[str], needed: Sequence[Ref] = ()
+) -> Mapping[str, Node]:
     """``nodes``, which have no frames, with If in place of Switch and Merge. ``taken`` are the names used in
-    the whole graph. Raises `InvalidArgumentError`, with the node's name, for a Merge that does not join the
-    two sides of one predicate.
+    the whole graph, ``needed`` tensors that always have a value: the gradient of a loop in a branch switches
+    again on the predicate of that, inside the loop. Raises `InvalidArgumentError`, with the node's name, for
+    a Merge that does not join the two sides of one predicate.
     """
-    if not any(node.op in (v1_ops.SWITCH, v1_ops.MERGE) for node in nodes.values()):
+    if not any(node.op in _OPS for node in nodes.values()):
         return nodes
-    return _Raiser(nodes, taken).run()
+    raiser = _Raiser(nodes, taken)
+    if certain := raiser.conditions_of(needed):
+        return raise_branches(raiser.under(certain, needed), taken)
+    return raiser.run()
 
 
-def extracted(nodes: Mapping[str, Node], feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
-    """The function with parameters ``feeds`` that computes ``fetches`` from the ``nodes`` that it needs."""
-    roots = [name for name, _ in fetches]
+def extracted(
+    nodes: Mapping[str, Node], feeds: Sequence[str], fetches: Sequence[Ref], waits: Sequence[str] = ()
+) -> Subgraph:
+    """The function with parameters ``feeds`` that computes ``fetches`` from the ``nodes`` that it needs, and
+    has what ``waits`` names too.
+    """
+    roots = [*[name for name, _ in fetches], *waits]
     found = reachable(roots, lambda name: nodes[name].predecessors if name in nodes else [])
     parameters = {name: Node(name, feed_op, (), (), {}, "", None, ()) for name in feeds}
     inside = {name: node for name, node in nodes.items() if name in found}
@@ -72,10 +95,40 @@ class _Raiser:
         self._taken = taken
         self._read = {ref for node in nodes.values() for ref in node.inputs}
         self._conditions: dict[str, Conditions] = {}
+        self._homes: dict[str, tuple[str, int]] = {}  # the If that has a node with effects, and the side
+        self._shared: dict[Ref, Ref] = {}  # what an If returns of such a node
+        self._dtypes: dict[Ref, DType] = {}  # of results of Ifs
+        found = [self._visit(node) for node in self._nodes.values()]
+        self._merges = [each for each in found if each is not None]
+
+    def conditions_of(self, refs: Iterable[Ref]) -> Conditions:
+        return frozenset[Condition]().union(*map(self._of, refs))
+
+    def under(self, certain: Conditions, needed: Sequence[Ref]) -> dict[str, Node]:
+        """The nodes if these conditions hold: what a Switch on them forwards is what it gets."""
+        given = {
+            (node.name, side): node.inputs[0]
+            for node in self._nodes.values() if node.op is v1_ops.SWITCH
+            for side in (0, 1) if (self._predicate(node), side) in certain
+        }  # fmt: skip
+        gone = {name for name, _ in given}
+        found = {}
+        for name, node in self._nodes.items():
+            if name in gone and not {(name, 0), (name, 1)} & {*needed}:
+                continue
+            inputs = tuple(_followed(ref, given) for ref in node.inputs)
+            controls = tuple(c for c in node.controls if c not in gone)
+            found[name] = node.replace(inputs=inputs, controls=controls)
+            if name in gone:
+                attrs = {"T": (node.attrs["T"], node.attrs["T"])}
+                found[name] = found[name].replace(op=identity_n, inputs=inputs[:1] * 2, attrs=attrs)
+        return found
 
     def run(self) -> dict[str, Node]:
-        merges = [found for node in self._nodes.values() if (found := self._visit(node)) is not None]
-        groups = _grouped(self._nodes, merges, self._conditions)
+        for node in [n for n in self._nodes.values() if n.op is v1_ops.CONTROL_TRIGGER]:
+            controls = [self._after_branches(name) for name in node.controls]
+            self._put(node.replace(op=no_op, controls=tuple(controls)), frozenset())
+        groups = _grouped(self._nodes, self._merges, self._conditions)
         for group in sorted(groups, key=lambda g: -len(self._conditions[g[0].name])):
             self._raise_group(group)
         return {
@@ -92,8 +145,11 @@ class _Raiser:
             merged = self._merged(node)
             self._conditions[node.name] = self._of(merged.sides[0]) - {(merged.predicate, 0)}
             return merged
+        if node.op is v1_ops.CONTROL_TRIGGER:
+            self._conditions[node.name] = frozenset()
+            return None
         refs = [*node.inputs, *[(name, -1) for name in node.controls]]
-        self._conditions[node.name] = frozenset[Condition]().union(*map(self._of, refs))
+        self._conditions[node.name] = self.conditions_of(refs)
         return None
 
     def _of(self, ref: Ref) -> Conditions:
@@ -129,6 +185,30 @@ class _Raiser:
         message = "expected a Merge of the two branches of one Switch's predicate; got other inputs"
         raise located(node, InvalidArgumentError(message))
 
+    def _after_branches(self, name: str) -> str:
+        """The name of a Merge, which is added and runs unconditionally: behind ``name``, if that runs."""
+        while conditions := self._conditions.get(name):
+            predicate, side = max(conditions, key=lambda each: len(self._of(each[0])))
+            like = self._nodes[name]
+            switch = like.beside(
+                unused_name(f"{name}/switch", self._taken), v1_ops.SWITCH, (predicate, predicate)
+            )
+            ran = like.beside(
+                unused_name(f"{name}/ran", self._taken), identity, ((switch.name, side),), (name,),
+                {"T": dtypes.bool_},
+            )  # fmt: skip
+            sides = [(switch.name, 0), (switch.name, 1)]
+            sides[side] = ran.name, 0
+            merge = like.beside(
+                unused_name(f"{name}/merge", self._taken), v1_ops.MERGE, tuple(sides), (), {"T": dtypes.bool_}
+            )
+            outer = conditions - {(predicate, side)}
+            for node, under in ((switch, outer), (ran, conditions), (merge, outer)):
+                self._put(node, under)
+            self._merges.append(_Merged(merge.name, predicate, (sides[0], sides[1]), (0, 1)))
+            name = merge.name
+        return name
+
     # --- from a group of Merges to an If
 
     def _raise_group(self, group: Sequence[_Merged]) -> None:
@@ -144,15 +224,47 @@ class _Raiser:
             branch.function(dict(zip(captured, feeds, strict=True)), [m.positions[side] for m in indexed])
             for side, branch in enumerate(branches)
         ]
+        for branch in branches:
+            self._homes |= dict.fromkeys(branch.with_effects(), (name, branch.side))
         controls = tuple(dict.fromkeys(c for branch in branches for c in branch.waits))
         attrs = {"else_branch": functions[0], "then_branch": functions[1], "output_shapes": ()}
         source = self._nodes[group[0].name].source
         self._put(Node(name, if_op, (predicate, *captured), controls, attrs, "", source, ()), conditions)
         for i, merged in enumerate(group):
             outputs = [(name, i)]
+            self._dtypes[name, i] = self._nodes[merged.name].attrs["T"]
             if merged in indexed:
                 outputs.append((name, len(group) + indexed.index(merged)))
+                self._dtypes[outputs[1]] = dtypes.int32
             self._put(_renamed(self._nodes[merged.name], outputs), conditions)
+
+    def home(self, name: str) -> str | None:
+        """The If that has the node ``name`` already, which has effects."""
+        return self._homes[name][0] if name in self._homes else None
+
+    def shared(self, ref: Ref) -> Ref:
+        """The result of the If that has the node of ``ref``: a last one, which is added to it."""
+        if ref not in self._shared:
+            name, side = self._homes[ref[0]]
+            node = self._nodes[name]
+            branches = [node.attrs["else_branch"], node.attrs["then_branch"]]
+            dtype = self._dtypes.get(ref) or _dtype_of(branches[side].nodes[ref[0]], ref[1])
+            if dtype in (dtypes.resource, dtypes.variant):
+                message = f"expected its users in one branch; got others of output {ref[1]} of {ref[0]!r}"
+                raise located(node, UnimplementedError(message))
+            value = np.zeros((), object if dtype is dtypes.string else dtype.np)
+            nothing = node.beside(
+                unused_name(f"{ref[0]}/nothing", self._taken), const, (), (),
+                {"value": np.array(b"", object) if dtype is dtypes.string else value, "dtype": dtype},
+            )  # fmt: skip
+            place = len(branches[0].fetches)
+            branches[side] = _returning(branches[side], ref)
+            branches[1 - side] = _returning(branches[1 - side], (nothing.name, 0), nothing)
+            attrs = {**node.attrs, "else_branch": branches[0], "then_branch": branches[1]}
+            self._nodes[name] = node.replace(attrs=attrs)
+            self._shared[ref] = name, place
+            self._dtypes[name, place] = dtype
+        return self._shared[ref]
 
     def _put(self, node: Node, conditions: Conditions) -> None:
         self._nodes[node.name] = node
@@ -161,12 +273,22 @@ class _Raiser:
     def runs_under(self, name: str, condition: Condition) -> bool:
         return condition in self._conditions.get(name, frozenset())
 
+    def outside(self, ref: Ref, condition: Condition) -> Ref:
+        """The tensor outside of a branch that it reads as ``ref``: that itself, if it is outside."""
+        return self._shared.get(ref) or self.boundary(ref, condition) or ref
+
     def boundary(self, ref: Ref, condition: Condition) -> Ref | None:
         """The tensor that enters the branch as ``ref``, if that is output by a Switch on its predicate."""
         node = self._nodes.get(ref[0])
         if node is None or node.op is not v1_ops.SWITCH or self._predicate(node) != condition[0]:
             return None
         return node.inputs[0]
+
+
+def _followed(ref: Ref, given: Mapping[Ref, Ref]) -> Ref:
+    while ref in given:
+        ref = given[ref]
+    return ref
 
 
 def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
@@ -180,12 +302,34 @@ def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
     return merge.replace(op=op, inputs=tuple(outputs), attrs=attrs)
 
 
+def _returning(function: Subgraph, ref: Ref, *added: Node) -> Subgraph:
+    """``function``, which returns ``ref`` too."""
+    nodes = {**function.nodes, **{node.name: node for node in added}}
+    return function.replace(nodes=nodes, fetches=(*function.fetches, ref))
+
+
+def _dtype_of(node: Node, index: int) -> DType:
+    try:
+        return output_dtypes(node.op, node.attrs)[index]
+    except (KeyError, IndexError):
+        message = f"expected the types of its outputs, of which a gradient reads {index}"
+        raise located(node, InvalidArgumentError(message)) from None
+
+
+def _has_effects(node: Node) -> bool:
+    """Whether a node must not run twice."""
+    if node.op.effect is Effect.NESTED:
+        functions = [value for value in node.attrs.values() if isinstance(value, Subgraph)]
+        return any(_has_effects(inner) for function in functions for inner in function.nodes.values())
+    return node.op in v1_ops.ON_HANDLES or node.op.effect not in (Effect.PURE, Effect.HANDLE, Effect.SOURCE)
+
+
 @final
 class _Branch:
     """One side of an If: ``captured`` are the outer tensors it reads, ``waits`` outer control inputs."""
 
     def __init__(self, nodes: Mapping[str, Node], raiser: _Raiser, predicate: Ref, side: int) -> None:
-        self._nodes, self._raiser, self._condition = nodes, raiser, (predicate, side)
+        self._nodes, self._raiser, self._condition, self.side = nodes, raiser, (predicate, side), side
         self.captured: dict[Ref, None] = {}
         self.waits: dict[str, None] = {}
         self._inside: dict[str, Node] = {}
@@ -202,7 +346,12 @@ class _Branch:
                 if index >= 0:
                     self.captured[outer] = None
             elif self._raiser.runs_under(name, self._condition):
-                if name not in self._inside:
+                if (home := self._raiser.home(name)) is not None:
+                    if index < 0:
+                        self.waits[home] = None
+                    else:
+                        self.captured[self._raiser.shared(ref)] = None
+                elif name not in self._inside:
                     node = self._inside[name] = self._nodes[name]
                     waiting += [*node.inputs, *[(control, -1) for control in node.controls]]
             elif index >= 0:
@@ -210,13 +359,16 @@ class _Branch:
             else:
                 self.waits[name] = None
 
+    def with_effects(self) -> list[str]:
+        return [name for name, node in self._inside.items() if _has_effects(node)]
+
     def function(self, feeds: Mapping[Ref, str], constants: Iterable[int]) -> Subgraph:
         """The branch as a function with parameters ``feeds`` for the captured tensors; it returns
         ``constants`` after its results.
         """
 
         def inner(ref: Ref) -> Ref:
-            outer = self._raiser.boundary(ref, self._condition) or ref
+            outer = self._raiser.outside(ref, self._condition)
             return (feeds[outer], 0) if outer in feeds and ref[0] not in self._inside else ref
 
         inside = {}

@@ -20,7 +20,7 @@ Conversion to structured form:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
@@ -39,6 +39,7 @@ _CONTROL_FLOW = (
     v1_ops.EXIT,
     v1_ops.NEXT_ITERATION,
     v1_ops.LOOP_COND,
+    v1_ops.CONTROL_TRIGGER,
 )
 
 
@@ -116,24 +117,28 @@ class _Loop:
         self._next[merge.name] = ops[v1_ops.NEXT_ITERATION]
 
     def left_by(self, node: Node) -> int:
-        """The index of the variable that the Exit ``node`` returns."""
-        switch, side = node.inputs[0]
+        """The index of the variable that the Exit ``node`` returns, seen through Identity: so gradients are
+        grouped.
+        """
+        switch, side = ref = node.inputs[0]
+        while switch in self._frame.nodes and self._frame.nodes[switch].op is identity:
+            switch, side = self._frame.nodes[switch].inputs[0]
         if switch not in self._switches or side != 0:
-            raise _error(
-                node, f"expected output 0 of a Switch on LoopCond; got {format_ref(node.inputs[0])!r}"
-            )
+            raise _error(node, f"expected output 0 of a Switch on LoopCond; got {format_ref(ref)!r}")
         return self._variables.index(self._switches[switch])
 
     def operation(self, name: str, taken: set[str]) -> Node:
         """The While operation."""
-        nodes, inside = self._frame.nodes, self._inside(taken)
+        nodes = self._frame.nodes
         test = self._inner_ref(self._test.inputs[0])
         after = [self._inner_ref(nodes[self._next[variable]].inputs[0]) for variable in self._variables]
+        inside = self._inside(taken, [test, *after])
         read = {name for name, _ in (test, *after, *[ref for node in inside.values() for ref in node.inputs])}
         constants = [name for name in self._constants if name in read]
         feeds = [*self._variables, *constants]
         condition = extracted(inside, feeds, [test])
-        body = extracted(inside, feeds, [*after, *[(name, 0) for name in constants]])
+        waits = [name for each in self._next.values() for name in nodes[each].controls if name in inside]
+        body = extracted(inside, feeds, [*after, *[(name, 0) for name in constants]], waits)
         enters = [nodes[n] for n in (*self._initial.values(), *constants)]
         controls = dict.fromkeys(control for enter in enters for control in enter.controls)
         attrs = {
@@ -145,7 +150,7 @@ class _Loop:
         inputs = tuple(enter.inputs[0] for enter in enters)
         return Node(name, while_op, inputs, tuple(controls), attrs, "", self._test.source, ())
 
-    def _inside(self, taken: set[str]) -> Mapping[str, Node]:
+    def _inside(self, taken: set[str], needed: Sequence[Ref]) -> Mapping[str, Node]:
         """Nodes of an iteration, with its branches converted; parameters have no nodes."""
         gone = {*self._variables, *self._constants, *self._switches, self._test.name}
         gone |= {*self._initial.values(), *self._next.values()}
@@ -155,7 +160,7 @@ class _Loop:
                 inputs = tuple(map(self._inner_ref, node.inputs))
                 controls = tuple(c for c in node.controls if c not in gone)
                 inside[node.name] = node.replace(inputs=inputs, controls=controls)
-        return raise_branches(inside, taken)
+        return raise_branches(inside, taken, needed)
 
     def _inner_ref(self, ref: Ref) -> Ref:
         """The tensor that ``ref`` refers to while the loop continues."""

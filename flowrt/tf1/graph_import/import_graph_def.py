@@ -1,11 +1,10 @@
 """GraphDef into the default graph: `import_graph_def`.
 
 The steps: read all nodes (`flowrt.tf1.graph_import.read_graph_def`, which does not touch the graph); convert
-TensorFlow 1's TensorArrays, reference variables and control flow to lists, handles, While and If
-(`flowrt.tf1.graph_import.import_tensor_arrays`, `flowrt.tf1.graph_import.import_references`,
-`flowrt.tf1.graph_import.import_control_flow`); name each
-node in the graph, and add them one by one, producers first (`flowrt.tf1.graph_import.import_nodes`). On any
-error the graph is left unchanged.
+TensorFlow 1's reference variables, control flow, TensorArrays and stacks to handles, While and If, and lists
+(`flowrt.tf1.graph_import.import_references`, `flowrt.tf1.graph_import.import_control_flow`,
+`flowrt.tf1.graph_import.import_lists`); name each node in the graph, and add them one by one, producers first
+(`flowrt.tf1.graph_import.import_nodes`). On any error the graph is left unchanged.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from flowrt.graph.messages.attr_values import decode_attr
 from flowrt.graph.messages.graph_def import format_ref
 from flowrt.graph.node import Node, Ref
 from flowrt.tf1.graph_import.import_control_flow import raise_control_flow
+from flowrt.tf1.graph_import.import_lists import handles_to_lists
 from flowrt.tf1.graph_import.import_nodes import InputMap, NodeImporter, colocated_with
 from flowrt.tf1.graph_import.import_references import references_to_handles
-from flowrt.tf1.graph_import.import_tensor_arrays import arrays_to_lists
 from flowrt.tf1.graph_import.read_graph_def import parse_ref, read_nodes
 
 
@@ -74,11 +73,11 @@ def import_nodes(
     graph.check_building()
     message = _as_graph_def(graph_def)
     read = read_nodes(message, user_source(), _producer_defaults(producer_op_list))
-    nodes = raise_control_flow(references_to_handles(arrays_to_lists(read)))
+    nodes = handles_to_lists(raise_control_flow(references_to_handles(read)))
     given = {key: _adopted(graph, value) for key, value in (input_map or {}).items()}
     with graph.rollback_on_error(), graph.name_scope("import" if name is None else name) as scope:
         if validate_colocation_constraints:
-            _check_colocation(nodes)
+            _check_colocation(read)
         mapped = _parse_input_map(graph, given)
         importer = NodeImporter(graph, nodes, mapped, _choose_names(graph, nodes, scope))
         importer.add_all()

@@ -52,7 +52,6 @@ _NESTED_INPUT = re.compile(
 # TensorFlow's other names for ops: older ones of the same behaviour, those that promise to have no effect.
 _RENAMED = {
     "BatchMatMul": "BatchMatMulV2",
-    "ControlTrigger": "NoOp",
     "PlaceholderV2": "Placeholder",
     "StatefulPartitionedCall": "PartitionedCall",
     "StatelessCase": "Case",
@@ -60,7 +59,7 @@ _RENAMED = {
     "StatelessWhile": "While",
 }
 _ON_LISTS = {written: op for op, (written, attrs) in WRITTEN_AS.items() if "T" in attrs}
-_OF_GRADIENTS = re.compile(r"Stack(Push|Pop|Close)?V2|TensorArrayGradV3|Optional\w+")
+_OF_GRADIENTS = re.compile(r"Optional\w+")
 _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
 
 # Attributes that only TensorFlow's ops have, with the values (None: any) that have no effect in flowrt.

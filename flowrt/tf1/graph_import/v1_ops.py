@@ -1,8 +1,8 @@
-"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays with
-handles.
+"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays and
+stacks with handles.
 
-They are not registered and have neither rules nor kernels: `flowrt.tf1.graph_import.import_tensor_arrays` and
-`flowrt.tf1.graph_import.import_control_flow` replace all of them.
+They are not registered and have neither rules nor kernels: `flowrt.tf1.graph_import.import_control_flow` and
+`flowrt.tf1.graph_import.import_lists` replace all of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ V1_OPS: dict[str, OpDef] = {}
 
 
 def _define(name: str, signature: str, attrs: str = "") -> OpDef:
-    inputs, outputs, types = parse_signature(signature, {"T": dtypes.ANY, "dtype": dtypes.ANY})
+    any_types = dict.fromkeys(("T", "dtype", "elem_type"), dtypes.ANY)
+    inputs, outputs, types = parse_signature(signature, any_types)
     used = {argument.type_attr for argument in (*inputs, *outputs)}
     types = {variable: types[variable] for variable in types if variable in used}
     V1_OPS[name] = op = replace(
@@ -44,6 +45,7 @@ ENTER = _define(
 EXIT = _define("Exit", "data: T -> output: T")
 NEXT_ITERATION = _define("NextIteration", "data: T -> output: T")
 LOOP_COND = _define("LoopCond", "input: bool -> output: bool")
+CONTROL_TRIGGER = _define("ControlTrigger", "->")
 
 # --- arrays: a handle identifies one, a flow (a number that is never read) orders accesses
 
@@ -76,3 +78,22 @@ SPLIT = _define(
 )
 SIZE = _define("TensorArraySizeV3", "handle: resource, flow_in: float32 -> size: int32")
 CLOSE = _define("TensorArrayCloseV3", "handle: resource ->")
+ARRAY_GRAD = _define(
+    "TensorArrayGradV3",
+    "handle: resource, flow_in: float32 -> grad_handle: resource, flow_out: float32",
+    attrs="source: string",
+)
+
+# --- stacks, which have what a gradient reads of a loop
+
+STACK = _define(
+    "StackV2", "max_size: int32 -> handle: resource", attrs="elem_type: type, stack_name: string = ''"
+)
+PUSH = _define("StackPushV2", "handle: resource, elem: T -> output: T", attrs="swap_memory: bool = False")
+POP = _define("StackPopV2", "handle: resource -> elem: elem_type")
+CLOSE_STACK = _define("StackCloseV2", "handle: resource ->")
+
+ON_HANDLES = (
+    TENSOR_ARRAY, WRITE, READ, GATHER, SCATTER, CONCAT, SPLIT, SIZE, CLOSE, ARRAY_GRAD,
+    STACK, PUSH, POP, CLOSE_STACK,
+)  # fmt: skip
