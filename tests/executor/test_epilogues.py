@@ -86,7 +86,7 @@ def nets(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[Any], list[str]]:
         *[0.5 + abs(floats(outer, seed=seed + i)) for i in range(3, 7)],
     ]
     attrs = {"strides": join_layout(1, [stride] * spatial, 1, layout), "padding": padding}
-    kinds = ["relu", "add", "added", "bias", "norm", "vector", "hard_swish", "linear"]
+    kinds = ["relu", "add", "added", "bias", "norm", "vector", "hard_swish", "linear", "relu6"]
     steps = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
     return kind, {**attrs, "data_format": layout}, arrays, steps
 
@@ -100,6 +100,8 @@ def net(kind: str, attrs: dict[str, Any], arrays: list[Any], steps: list[str]) -
     for step in steps:
         if step == "relu":
             y = tf.nn.relu(y)
+        elif step == "relu6":
+            y = tf.nn.relu6(y)
         elif step == "hard_swish":
             y = tf.minimum(tf.maximum(y + 3.0, 0.0), 6.0) * y / 6.0
         elif step == "linear":
@@ -161,6 +163,13 @@ def hard_swish(x: Any) -> Any:
         pytest.param(
             lambda x: tf.maximum(tf.minimum(0.2 * x + 0.5, 1.0), 0.0) * x, ["Mul"], id="other order"
         ),
+        pytest.param(lambda x: x * tf.nn.relu6(x + 3.0) / 6.0, ["Mul", "RealDiv"], id="by relu6"),
+        pytest.param(lambda x: tf.minimum(tf.maximum(x, 0.0), 0.5), ["Minimum"], id="clip"),
+        pytest.param(
+            lambda x: tf.maximum(tf.minimum(x, 0.5), 0.0) + 1.0, ["Maximum", "AddV2"], id="from below"
+        ),
+        pytest.param(lambda x: tf.maximum(tf.minimum(x, 0.5), -1.0), None, id="no clip from zero"),
+        pytest.param(lambda x: tf.maximum(tf.minimum(x, -0.5), 0.0), None, id="nothing between"),
         pytest.param(lambda x: 2.0 * hard_swish(x) - 1.0, ["Mul", "RealDiv", "Mul", "Sub"], id="and a line"),
         pytest.param(lambda x: x * tf.minimum(tf.maximum(x, -1.0), 6.0), None, id="not from zero"),
         pytest.param(lambda x: x * tf.minimum(tf.maximum(x + 3.0, 0.0), x), None, id="no number"),
@@ -255,20 +264,21 @@ def test_an_inner_tensor_may_be_fetched_later() -> None:
         np.testing.assert_array_equal(again, np.maximum(inner, 0))
 
 
-def test_nan_and_infinity_pass_a_relu() -> None:
+@pytest.mark.parametrize(("activation", "largest"), [(tf.nn.relu, np.inf), (tf.nn.relu6, 6)], ids=["", "6"])
+def test_nan_and_infinity_pass_a_relu(activation: Any, largest: float) -> None:
     """A relu that made 0 of NaN would hide it from all that follows."""
     x = images()
-    y = tf.nn.relu(tf.nn.conv2d(x, tf.ones([1, 1, 4, 1]), strides=[1] * 4, padding="SAME"))
+    y = activation(tf.nn.conv2d(x, tf.ones([1, 1, 4, 1]), strides=[1] * 4, padding="SAME"))
     value = np.ones([2, 6, 6, 4], np.float32)
     value[0, 0, 0, 0], value[0, 1, 0, 0], value[0, 2, 0, 0], value[0, 3, 0, 0] = np.nan, np.inf, -9, -np.inf
     found, epilogues = run(y, {x: value})
-    assert epilogues == [["Relu"]]
+    assert epilogues == [[y.op.type]]
     assert np.isnan(found[0, 0, 0, 0])
-    assert found[0, 1, 0, 0] == np.inf
+    assert found[0, 1, 0, 0] == largest
     assert found[0, 2, 0, 0] == 0
     assert not np.signbit(found[0, 2, 0, 0])
     assert np.isnan(found[0, 3, 0, 0])  # 0 from the operation itself
-    assert np.isfinite(found).sum() == found.size - 3
+    assert np.isfinite(found).sum() == found.size - 3 + np.isfinite(largest)
 
 
 def test_shapes_that_broadcast_when_they_are_known() -> None:

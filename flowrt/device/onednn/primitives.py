@@ -54,8 +54,8 @@ DIRECT, MEAN_INSIDE = 1, 0x3FF
 BACKWARD = 128
 """Value of dnnl_prop_kind_t."""
 
-LINEAR, HARD_SWISH, SUM, PRODUCT, DIFFERENCE = 0x26, 0x34, 0x1FFF0, 0x1FFF1, 0x1FFF5
-"""Values of dnnl_alg_kind_t: eltwise_linear, eltwise_hardswish, binary_add, binary_mul, binary_sub."""
+LINEAR, CLIP, HARD_SWISH, SUM, PRODUCT, DIFFERENCE = 0x26, 0x2E, 0x34, 0x1FFF0, 0x1FFF1, 0x1FFF5
+"""Values of dnnl_alg_kind_t: eltwise_linear, eltwise_clip, eltwise_hardswish, and binary_add, mul, sub."""
 
 ACCUMULATION = "sum", (ctypes.c_float(1.0), 0, 0)
 """The post-op that adds a result to what is in its place: a factor, a zero point, and the dtype as it is."""

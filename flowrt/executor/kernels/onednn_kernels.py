@@ -23,6 +23,7 @@ from flowrt.device.host_memory import address_of
 from flowrt.device.onednn.onednn import Unsupported
 from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.device.onednn.primitives import (
+    CLIP,
     DIFFERENCE,
     HARD_SWISH,
     LINEAR,
@@ -315,6 +316,8 @@ def _follow(post_ops: list[PostOp], function: result_functions.ResultFunction) -
                 function = result_functions.Linear(before.alpha, before.beta).then(function)
                 post_ops.pop()
             post_ops.append(Activation(LINEAR, *function))
+        case result_functions.Clip(high):
+            post_ops += (Activation(CLIP, -np.inf, high), *RELU)  # NaN is -inf between them
         case result_functions.HardSwish(alpha, beta, high):
             post_ops.append(Activation(HARD_SWISH, alpha / high, beta / high))
             _follow(post_ops, result_functions.Linear(high))

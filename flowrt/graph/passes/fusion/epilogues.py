@@ -28,7 +28,7 @@ from flowrt.graph.ops.nn.conv import conv2d_op, conv3d_op
 from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
-from flowrt.graph.passes.fusion.result_functions import ResultFunction, gated, linear
+from flowrt.graph.passes.fusion.result_functions import ResultFunction, clipped, gated, linear
 from flowrt.graph.passes.prepare.prune import prune
 
 CONVOLUTIONS = frozenset({conv2d_op, conv3d_op, depthwise_conv2d_op})
@@ -157,10 +157,27 @@ class _Finder:
         if last.name in self._read:
             return None
         readers = [self._subgraph.nodes[name] for name in self._consumers[last.name]]
-        step = self._gated(last, readers) if len(readers) == 2 else None
-        if len(readers) == 1 and (at := _place(last, readers[0])) is not None:
-            step = Step(readers[0], at, linear(self._subgraph, readers[0], at))
+        step = None
+        if len(readers) == 1:
+            step = self._clipped(last, readers[0]) or self._alone(last, readers[0])
+        elif len(readers) == 2:
+            step = self._gated(last, readers)
         return step if step is not None and self._is_step(conv, step) else None
+
+    def _alone(self, last: Node, node: Node) -> Step | None:
+        at = _place(last, node)
+        return None if at is None else Step(node, at, linear(self._subgraph, node, at))
+
+    def _clipped(self, last: Node, node: Node) -> Step | None:
+        """A clip of ``last`` that begins with ``node``."""
+        following = self._consumers[node.name]
+        for end in (node, *[self._subgraph.nodes[name] for name in following if len(following) == 1]):
+            chain = self._chain(last, node, end)
+            at = _place(chain[-1][0] if chain else last, end)
+            function = None if at is None else clipped(self._subgraph, [*chain, (end, at)])
+            if at is not None and function is not None:
+                return Step(end, at, function, tuple([each for each, _ in chain]))
+        return None
 
     def _gated(self, last: Node, readers: Sequence[Node]) -> Step | None:
         """The product of ``last`` and of a function of it; None if the ``readers`` are for anything else."""

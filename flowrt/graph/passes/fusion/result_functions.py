@@ -1,8 +1,8 @@
 """Functions of one number that follow convolutions, as a library has them, and the operations they are of.
 
     Linear       alpha x + beta: sums, differences, products and quotients with constant numbers
-    HardSwish    x min(max(alpha x + beta, 0), high): Mul(x, Minimum(Maximum(x + 3, 0), 6)) and the like
-                 (Howard et al., 2019)
+    Clip         min(max(x, 0), high): relu6, and a maximum with 0 and a minimum with a constant number
+    HardSwish    x min(max(alpha x + beta, 0), high): Mul(x, Relu6(x + 3)) and the like (Howard et al., 2019)
 
 Not x / (1 + exp(-x)), "swish": the library takes 0.5 ns for an element, and a compiled loop 0.4.
 """
@@ -19,6 +19,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2, maximum, minimum, multiply, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.ops.nn.activations import relu6
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -49,7 +50,16 @@ class HardSwish(NamedTuple):
         return x * np.minimum(np.maximum(gate, x.dtype.type(0)), x.dtype.type(self.high))
 
 
-ResultFunction: TypeAlias = Linear | HardSwish
+class Clip(NamedTuple):
+    """min(max(x, 0), high)"""
+
+    high: float
+
+    def __call__(self, x: _Array) -> _Array:
+        return np.minimum(np.maximum(x, x.dtype.type(0)), x.dtype.type(self.high))
+
+
+ResultFunction: TypeAlias = Linear | HardSwish | Clip
 
 Chain: TypeAlias = Sequence[tuple[Node, int]]
 """Nodes, each with the position of the one before it among its inputs."""
@@ -71,21 +81,29 @@ def linear(subgraph: Subgraph, node: Node, at: int) -> Linear | None:
     return None
 
 
-def gated(subgraph: Subgraph, chain: Chain) -> HardSwish | None:
-    """The function x g(x), where ``chain`` computes g(x) from x; None if it is no such."""
-    inner, bounds = chain[:-2], {node.op: (node, at) for node, at in chain[-2:]}
-    if bounds.keys() != {maximum, minimum}:
+def clipped(subgraph: Subgraph, chain: Chain) -> Clip | None:
+    """The function that ``chain`` computes; None if it is no such."""
+    if [node.op for node, _ in chain] == [relu6]:
+        return Clip(6)
+    bounds = {node.op: (node, at) for node, at in chain}
+    if len(chain) != 2 or bounds.keys() != {maximum, minimum}:
         return None
     low, high = (_number(subgraph, node.inputs[1 - at]) for node, at in (bounds[maximum], bounds[minimum]))
-    if low != 0 or high is None or high <= 0:
+    return Clip(high) if low == 0 and high is not None and high > 0 else None
+
+
+def gated(subgraph: Subgraph, chain: Chain) -> HardSwish | None:
+    """The function x g(x), where ``chain`` computes g(x) from x; None if it is no such."""
+    clip = clipped(subgraph, chain[-2:]) or clipped(subgraph, chain[-1:])
+    if clip is None:
         return None
     gate = Linear()
-    for node, at in inner:
+    for node, at in chain[: -1 if chain[-1][0].op is relu6 else -2]:
         after = linear(subgraph, node, at)
         if after is None:
             return None
         gate = gate.then(after)
-    return HardSwish(gate.alpha, gate.beta, high)
+    return HardSwish(gate.alpha, gate.beta, clip.high)
 
 
 def _number(subgraph: Subgraph, ref: Ref) -> float | None:
