@@ -21,14 +21,19 @@ AT_ONCE = 128
 
 
 def _overlaps(a: Any, b: Any) -> Any:
-    """The area in common over the area of both, ``[n, m]``, of corners ``[4, n]`` and ``[4, m]``; 0 for a box
-    without an area.
+    """The area in common over the area of both, ``[n, m]``, of corners ``[4, n]`` and ``[4, m]``; NaN for two
+    boxes without an area.
     """
-    height = np.minimum(a[2][:, None], b[2]) - np.maximum(a[0][:, None], b[0])
-    width = np.minimum(a[3][:, None], b[3]) - np.maximum(a[1][:, None], b[1])
-    common = np.maximum(height, 0, out=height) * np.maximum(width, 0, out=width)
-    both = _areas(a)[:, None] + _areas(b) - common
-    return np.divide(common, both, out=np.zeros_like(common), where=common > 0)
+    height = np.minimum(a[2][:, None], b[2])
+    height -= np.maximum(a[0][:, None], b[0])
+    width = np.minimum(a[3][:, None], b[3])
+    width -= np.maximum(a[1][:, None], b[1])
+    common = np.maximum(height, 0, out=height)
+    common *= np.maximum(width, 0, out=width)
+    both = np.add(_areas(a)[:, None], _areas(b), out=width)
+    both -= common
+    with np.errstate(invalid="ignore"):
+        return np.divide(common, both, out=both)
 
 
 def _areas(corners: Any) -> Any:
@@ -45,22 +50,51 @@ def kept_boxes(boxes: Any, scores: Any, most: int, overlap: float, least: float)
     """The places of at most ``most`` boxes, best first, with scores above ``least``, none of which overlaps a
     better one of them by more than ``overlap``. Of equal scores the first is the better.
     """
-    order = np.flatnonzero(scores > least)
-    order = order[np.argsort(-scores[order], kind="stable")]
-    corners = _corners(boxes[order])
-    kept = np.zeros(0, np.int64)
-    for start in range(0, len(order), AT_ONCE):
+    kept, corners = np.zeros(0, np.int64), np.zeros((4, 0), np.float32)
+    for places in _best_first(scores, least, most):
+        rows = _corners(boxes[places])
+        is_free = ~(_overlaps(rows, corners) > overlap).any(axis=1)
+        places, rows = places[is_free], rows[:, is_free]
+        alive = _without_overlap(_overlaps(rows, rows) > overlap)
+        kept, corners = (
+            np.concatenate([kept, places[alive]]),
+            np.concatenate([corners, rows[:, alive]], axis=1),
+        )
         if len(kept) >= most:
             break
-        rows = np.arange(start, min(start + AT_ONCE, len(order)))
-        rows = rows[~(_overlaps(corners[:, rows], corners[:, kept]) > overlap).any(axis=1)]
-        others = _overlaps(corners[:, rows], corners[:, rows]) > overlap
-        alive = np.ones(len(rows), bool)
-        for i in range(len(rows)):
-            if alive[i]:
-                alive[i + 1 :] &= ~others[i, i + 1 :]
-        kept = np.concatenate([kept, rows[alive]])
-    return order[kept[:most]]
+    return kept[:most]
+
+
+def _without_overlap(others: Any) -> Any:
+    """Whether each box is free of ``others``, ``[n, n]``, before it that are free themselves."""
+    rows = np.packbits(np.triu(others, 1), axis=1, bitorder="little")
+    taken = 0  # bits, and as many Python integers: 128 of them take 20 us, as slices of arrays 150
+    for i, row in enumerate(rows):
+        if not taken >> i & 1:
+            taken |= int.from_bytes(row.tobytes(), "little")
+    count = len(others)
+    bits = np.frombuffer(taken.to_bytes(-(-count // 8), "little"), np.uint8)
+    return np.unpackbits(bits, count=count, bitorder="little") == 0
+
+
+def _best_first(scores: Any, least: float, most: int) -> Iterator[Any]:
+    """The places of scores above ``least``, the best first, `AT_ONCE` of them at a time. What comes behind
+    the first ``4 * most`` is sorted when it is asked for: all of 12,800 take 0.9 ms, these 0.1.
+    """
+    left = np.flatnonzero(scores > least)
+    count = max(4 * most, AT_ONCE)
+    if len(left) > 2 * count:
+        values = scores[left]
+        is_first = values >= np.partition(values, -count)[-count]
+        yield from _in_order(scores, left[is_first])
+        left = left[~is_first]
+    yield from _in_order(scores, left)
+
+
+def _in_order(scores: Any, places: Any) -> Iterator[Any]:
+    order = places[np.argsort(-scores[places], kind="stable")]
+    for start in range(0, len(order), AT_ONCE):
+        yield order[start : start + AT_ONCE]
 
 
 def _decayed_boxes(boxes: Any, scores: Any, most: int, least: float, sigma: float) -> tuple[Any, Any]:
@@ -77,7 +111,7 @@ def _decayed_boxes(boxes: Any, scores: Any, most: int, least: float, sigma: floa
         taken.append(best)
         with_scores.append(now[best])
         alive[best] = False
-        shared = _overlaps(corners[:, [best]], corners)[0]
+        shared = np.nan_to_num(_overlaps(corners[:, [best]], corners)[0])
         now *= np.exp(np.float32(-0.5 / sigma) * shared * shared)
         alive &= now > least
     return np.array(taken, np.int64), np.array(with_scores, scores.dtype)
