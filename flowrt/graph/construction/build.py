@@ -22,11 +22,10 @@ from flowrt.graph.construction.array_values import NUMBERS, as_array
 from flowrt.graph.construction.conversions import converted, is_registered
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.inference import Signature, infer_outputs, one_output
-from flowrt.graph.node import Source
 from flowrt.graph.op_def import Argument, Attr, OpDef, PartialValue, op_def, set_builder
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import as_shape
-from flowrt.graph.source import misuse, user_line, user_source
+from flowrt.graph.source import Source, misuse, user_line, user_source
 
 
 def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
@@ -56,15 +55,19 @@ def _build_in(
     """`build_op` in ``graph``, which is the default one."""
     source = user_source(3)  # past `build_op` and `OpDef.__call__`
     full_name = graph.operation_name(name or op.name)
-    inputs, signature = values, None if kwargs else _known_signature(graph, op, values)
+    key = _signature_key(graph, op, values, kwargs)
+    inputs, signature = values, None if key is None else graph.signatures.get(key)
     if signature is None:
         try:
+            given = dict(kwargs)
             types = _given_types(op, kwargs) if kwargs else {}
             inputs = _inputs(op, values, types, full_name, kwargs, source)
             for i, tensor in enumerate(inputs):
                 if tensor.op.graph is not graph:
                     inputs[i] = _adopted(graph, tensor)
-            signature = _signature(graph, op, inputs, types, full_name, kwargs, source)
+            is_fixed = not any(argument.is_list for argument in op.inputs)
+            key = _signature_key(graph, op, inputs, given) if is_fixed else None
+            signature = _signature(graph, op, inputs, types, full_name, kwargs, source, key)
         except InvalidArgumentError as error:
             if error.op is not None:
                 raise
@@ -76,14 +79,27 @@ def _build_in(
     return list(outputs) if op.outputs else operation
 
 
-def _known_signature(graph: Graph, op: OpDef, values: Sequence[Any]) -> Signature | None:
-    """The cached signature of an equal earlier call, if all ``values`` are tensors of ``graph``."""
+_KEYS = frozenset({bool, int, str, DType})
+"""Types of attributes that are equal only if they are the same."""
+
+
+def _signature_key(
+    graph: Graph, op: OpDef, values: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, ...] | None:
+    """The key of calls with this one's signature; None if not all ``values`` are tensors of ``graph``, or for
+    attributes that are no key. A call with lists of tensors has none: how many each has is not in it.
+    """
     key: list[Any] = [op]
     for value in values:
         if type(value) is not Tensor or value.op.graph is not graph:
             return None
         key.append(value.op.node.outputs[value.index])
-    return graph.signatures.get(tuple(key))
+    for name, attr in kwargs.items():
+        kind = type(attr)
+        if kind not in _KEYS:
+            return None
+        key += (name, kind, attr)
+    return tuple(key)
 
 
 def _signature(
@@ -94,11 +110,12 @@ def _signature(
     full_name: str,
     kwargs: dict[str, Any],
     source: Source | None,
+    key: tuple[Any, ...] | None,
 ) -> Signature:
-    """The signature of a call of ``op``, cached if it has no attrs and the shape rule requested no values."""
-    is_plain, asked = not kwargs, set[int]()
-    if is_plain and (known := _known_signature(graph, op, inputs)):
+    """The signature of a call of ``op``, cached under ``key`` if the shape rule requested no values."""
+    if key is not None and (known := graph.signatures.get(key)) is not None:
         return known
+    asked = set[int]()
 
     def value(i: int) -> PartialValue:
         asked.add(i)
@@ -107,8 +124,8 @@ def _signature(
     attrs, specs = _attrs(op, types, kwargs), [t.spec for t in inputs]
     outputs = infer_outputs(op, full_name, attrs, specs, output_dtypes(op, attrs), value, source)
     signature = Signature(attrs, outputs)
-    if is_plain and not asked:
-        graph.signatures[op, *specs] = signature
+    if key is not None and not asked:
+        graph.signatures[key] = signature
     return signature
 
 
