@@ -11,6 +11,7 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
+from flowrt.base.user_traceback import install as _install_tracebacks
 from flowrt.control_flow import case, cond, switch_case, while_loop
 from flowrt.control_flow.signatures import TensorSpec
 from flowrt.dataflow.accumulators import (
@@ -200,6 +201,7 @@ def __dir__() -> list[str]:
 
 __all__ = [_name for _name in __dir__() if _name != "__version__"]  # "import *" has lazy names too
 
+_install_tracebacks()
 if {"FLOWRT_LOG", "FLOWRT_LOG_FORMAT", "FLOWRT_LOG_DIR"} & _os.environ.keys():
     _importlib.import_module("flowrt.logging")  # which reads it
 if _os.environ.get("FLOWRT_TRACE"):

@@ -34,7 +34,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "loops": ("errors", "dtypes"),
     "device": ("errors", "dtypes", "loops"),
     "storage": ("errors", "dtypes", "protos"),
-    "graph": ("errors", "dtypes", "protos", "storage", "loops", "device.spec", "device.device_kinds"),
+    "graph": (
+        "errors", "base.user_frames", "dtypes", "protos", "storage", "loops", "device.spec", "device.device_kinds",
+    ),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "base.progress", "dtypes", "protos", "loops", "device", "graph", "rendezvous"),
     "base": ("errors", "graph"),

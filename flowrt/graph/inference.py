@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.node import Source, TensorSpec
+from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import OpDef, PartialValue, ShapeContext
 from flowrt.graph.shapes import Shape
+from flowrt.graph.source import Source
 
 
 class Signature(NamedTuple):

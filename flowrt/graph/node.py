@@ -10,7 +10,6 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache
 from operator import is_, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
@@ -20,6 +19,7 @@ from flowrt.graph.shapes import Shape, format_shape, is_static
 
 if TYPE_CHECKING:
     from flowrt.graph.op_def import OpDef
+    from flowrt.graph.source import Source
 
 Ref: TypeAlias = tuple[str, int]
 """One output of a node: the node's name and the output's index."""
@@ -50,29 +50,6 @@ def static_shape(spec: TensorSpec) -> tuple[int, ...]:
     if not is_static(spec.shape):
         raise InternalError(f"expected a static shape; got {spec}")
     return spec.shape
-
-
-class Source(NamedTuple):
-    """User code that created an operation: code object and instruction; its line is computed on demand."""
-
-    code: Any
-    instruction: int
-
-    def __str__(self) -> str:
-        return f"{self.code.co_filename}:{_line(self.code, self.code.co_linetable, self.instruction)}"
-
-
-@lru_cache(maxsize=1024)
-def _line(code: Any, table: bytes, instruction: int) -> int:
-    """The line of an instruction: the nodes of one call on several devices ask for the same one. ``table``
-    tells code objects apart that are equal but for their lines.
-    """
-    del table
-    line: int = code.co_firstlineno
-    for start, end, number in code.co_lines():
-        if start <= instruction < end:
-            line = number
-    return line
 
 
 _NAME: Callable[[Ref], str] = itemgetter(0)

@@ -17,10 +17,11 @@ import numpy as np
 from flowrt.errors import OpError
 from flowrt.graph.messages.attr_values import attr_kind
 from flowrt.graph.messages.graph_def import SOURCE
-from flowrt.graph.node import Node, Source, Subgraph, TensorSpec, site_of
+from flowrt.graph.node import Node, Subgraph, TensorSpec, site_of
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fusion.group import Group
 from flowrt.graph.shapes import num_elements
+from flowrt.graph.source import Source
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.graph.text.text_literals import format_value
 from flowrt.viz.view import (

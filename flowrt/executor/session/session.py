@@ -122,7 +122,12 @@ class BaseSession:
         values: Any = feed_dict.values() if feed_dict else ()
         if request.is_nested:
             values = [value for item in (feed_dict or {}).items() for _, value in flat_feeds(*item)]
-        return self._execute(request, values, options, run_metadata)
+        try:
+            return self._execute(request, values, options, run_metadata)
+        except OpError as error:
+            if error.op in self._graph.operations:
+                self._graph.operations[error.op].describe_calls(error)
+            raise
 
     def _request(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Request:
         kind = type(fetches)

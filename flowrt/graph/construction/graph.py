@@ -38,12 +38,12 @@ from flowrt.graph.construction.scopes import (
 )
 from flowrt.graph.inference import Signatures, infer_outputs
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
-from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
+from flowrt.graph.node import COLOCATION, Node, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, PartialValue
 from flowrt.graph.op_facets import Vjp
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.precision import Precision, with_precision
-from flowrt.graph.source import misuse, user_source
+from flowrt.graph.source import Source, misuse, user_source
 
 __all__ = [
     "Graph", "Operation", "Tensor", "default_sessions", "depends_on", "get_default_graph",

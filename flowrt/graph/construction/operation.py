@@ -7,6 +7,7 @@ an added control input); each replacement increments ``Graph.mutations``, which 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from traceback import StackSummary
 from typing import TYPE_CHECKING, Any, final
 
 from flowrt.dtypes import DType
@@ -15,6 +16,7 @@ from flowrt.errors import (
     ForeignElementError,
     InvalidArgumentError,
     NotFoundError,
+    OpError,
     nearest,
 )
 from flowrt.graph.construction.defaults import default_sessions
@@ -22,7 +24,7 @@ from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.shapes import TensorShape, as_shape, merge
-from flowrt.graph.source import misuse
+from flowrt.graph.source import misuse, traceback_of
 from flowrt.graph.typing import ShapeLike
 
 if TYPE_CHECKING:
@@ -149,6 +151,16 @@ class Operation:
         return None if self.node.source is None else str(self.node.source)
 
     @property
+    def traceback(self) -> StackSummary:
+        """The user's calls that led to it, outermost first; the last one is at `source`.
+
+        Example:
+            >>> tf.constant(1.0).op.traceback[-1].line
+            'tf.constant(1.0).op.traceback[-1].line'
+        """
+        return traceback_of(self.node.source)
+
+    @property
     def node_def(self) -> Node:
         return self.node
 
@@ -213,6 +225,14 @@ class Operation:
     def error(self, cls: Any, message: str) -> Any:
         """An error of class ``cls`` that names this operation, its type and the user's line."""
         return cls(message, op=self.name, op_type=self.type, source=self.source)
+
+    def describe_calls(self, error: OpError) -> None:
+        """Have the traceback of ``error``, raised by this operation, also tell which calls made it, if there
+        were several: TensorFlow 1's "Caused by op".
+        """
+        frames = self.traceback
+        if len(frames) > 1 and not hasattr(error, "__notes__"):
+            error.add_note("".join([f"{self.type} {self.name!r} was made by\n", *frames.format()]).rstrip())
 
     def __repr__(self) -> str:
         return f"<flowrt.Operation {self.name!r} type={self.type}>"

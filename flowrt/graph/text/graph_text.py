@@ -40,8 +40,9 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, nearest
 from flowrt.graph.construction.build import output_dtypes
 from flowrt.graph.evaluate import located
 from flowrt.graph.messages.attr_values import attr_kind, attr_names, check_attrs, kind_of_value
-from flowrt.graph.node import Node, Ref, Source, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, OpDef, by_argument, op_def
+from flowrt.graph.source import Source
 from flowrt.graph.text.text_literals import (
     Line,
     Token,

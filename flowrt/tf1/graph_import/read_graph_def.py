@@ -26,9 +26,9 @@ from flowrt.graph.functions.control_flow import call_op
 from flowrt.graph.messages.attr_values import FunctionName, attr_kind, attr_names, check_attrs, decode_attr
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, VERSION, WRITTEN_AS
 from flowrt.graph.messages.tensor_proto import decode_type
-from flowrt.graph.node import Node, Ref, Source, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
-from flowrt.graph.source import user_line
+from flowrt.graph.source import Source, user_line
 from flowrt.tf1.graph_import.import_partitions import join_parts
 from flowrt.tf1.graph_import.op_adapters import ADAPTED, adapted
 from flowrt.tf1.graph_import.reference_ops import reference_op

@@ -29,8 +29,7 @@ from flowrt.distribute.strategies.values.distributed_values import regroup, sele
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, default_sessions, get_default_graph
 from flowrt.graph.construction.scopes import Scopes
-from flowrt.graph.node import Source
-from flowrt.graph.source import called_for, user_source
+from flowrt.graph.source import Source, called_for, user_source
 from flowrt.variables.distribution_context import DistributionContext, distribution_context, entered_context
 from flowrt.variables.variable_creators import (
     Creator,
