@@ -319,3 +319,30 @@ def test_gradients_are_added_to_the_graph_of_the_ys():
     assert gradient.graph is graph
     with tf.Session(graph=graph) as session:
         assert session.run(gradient) == 12.0
+
+
+def test_a_graph_knows_the_derivatives_that_were_made_in_it():
+    with tf.Graph() as graph:
+        x = tf.constant(3.0, name="x")
+        y = tf.sin(tf.cos(x, name="inner"), name="outer")
+        before = set(graph.operations)
+        tf.gradients(y, x)
+        assert graph.derivatives.keys() == graph.operations.keys() - before
+        assert graph.derivatives["gradients/inner_grad/Sin"] == "inner"
+        known = dict(graph.derivatives)
+        with pytest.raises(ZeroDivisionError), graph.rollback_on_error():
+            tf.gradients(y, x)
+            raise ZeroDivisionError
+        tf.exp(y)
+    assert graph.derivatives == known
+
+
+def test_a_list_that_a_loop_keeps_for_its_gradient_is_no_derivative():
+    with tf.Graph() as graph:
+        x = tf.constant(3.0)
+        y = tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, tf.sin(a)), [0, x], name="loop")[1]
+        before = set(graph.operations)
+        tf.gradients(y, x)
+    added = graph.operations.keys() - before
+    assert any(name.startswith("loop/") for name in added)
+    assert {name for name in added if not name.startswith("loop/")} == graph.derivatives.keys()

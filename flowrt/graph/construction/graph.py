@@ -58,8 +58,9 @@ class Graph:
 
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
     threads may add operations to one graph. ``seed`` is the graph-level random seed, ``gradient_functions``
-    the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations``
-    counts changes that invalidate plans.
+    the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``derivatives`` the
+    operation that each operation made by `gradients` is the derivative of, by name, ``mutations`` counts
+    changes that invalidate plans.
 
     Example:
         >>> graph = tf.Graph()
@@ -80,6 +81,7 @@ class Graph:
         """Cache of signatures."""
         self.gradient_functions: dict[str, Vjp] = {}
         self.python_functions: dict[str, Any] = {}
+        self.derivatives: dict[str, str] = {}
         self.seed: int | None = None
         self._precision: Precision | None = None
         self.mutations = 0
@@ -134,6 +136,8 @@ class Graph:
             if scopes.attribute_function is not None:
                 op.node = op.node.replace(attrs={**attrs, **scopes.attribute_function(op)})
             self._operations[name] = op
+            if scopes.differentiated:
+                self.derivatives[name] = scopes.differentiated
             for controller in scopes.controllers:
                 controller.made.add(op)
         return op
@@ -474,6 +478,17 @@ class Graph:
             yield
         finally:
             scopes.attribute_function = old
+
+    @contextmanager
+    def derivatives_of(self, op: Operation | None) -> Iterator[None]:
+        """Note new operations in `derivatives` as those of ``op``; None: as no derivatives."""
+        scopes = self._thread.scopes
+        old = scopes.differentiated
+        scopes.differentiated = "" if op is None else op.name
+        try:
+            yield
+        finally:
+            scopes.differentiated = old
 
     # --- collections
 

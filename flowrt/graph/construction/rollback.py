@@ -21,6 +21,7 @@ def rollback_on_error(graph: Graph) -> Iterator[None]:
         except BaseException:
             for name in list(graph._operations)[count:]:
                 del graph._operations[name]
+                graph.derivatives.pop(name, None)
             graph._names.restore(names)
             graph._collections.clear()  # the same object: a function shares it with the graph around it
             graph._collections.update(collections)

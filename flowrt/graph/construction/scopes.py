@@ -32,7 +32,7 @@ class Scopes:
 
     __slots__ = (
         "attribute_function", "colocation", "container", "controllers", "device", "device_functions",
-        "gradient_overrides", "name",
+        "differentiated", "gradient_overrides", "name",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -46,6 +46,7 @@ class Scopes:
         self.colocation: tuple[str, ...] = ()
         self.gradient_overrides: dict[str, str] = {}
         self.attribute_function: AttributeFunction | None = None
+        self.differentiated = ""
 
     def copy(self) -> Scopes:
         copied = Scopes()

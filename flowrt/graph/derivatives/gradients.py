@@ -86,7 +86,7 @@ def gradients(
         if tensor.graph is not graph and not graph.is_inside(tensor.graph):
             raise tensor.graph.foreign(tensor)
     stops = {t.ref for t in stopped}
-    with graph, graph.name_scope(name):
+    with graph, graph.name_scope(name), graph.derivatives_of(ys[0].op):
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
         shares = backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
@@ -155,7 +155,7 @@ def backpropagate(
             continue
         if all(t.ref in stops for t in op.outputs):
             continue
-        with _noted_as_derivatives(graph, op):
+        with graph.derivatives_of(op), _at_its_stage(graph, op):
             dys = [total_of(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
             for tensor in op.outputs:
                 if tensor.ref in shares and tensor.ref not in wanted:
@@ -171,7 +171,7 @@ def backpropagate(
     return shares
 
 
-def _noted_as_derivatives(graph: Graph, op: Operation) -> contextlib.AbstractContextManager[None]:
+def _at_its_stage(graph: Graph, op: Operation) -> contextlib.AbstractContextManager[None]:
     """The scope of the derivatives of ``op``, which belong to its stage if it is of a pipeline."""
     stage = op.node.attrs.get(STAGE)
     if stage is None:

@@ -69,7 +69,7 @@ def _beside(loop: Operation) -> Iterator[None]:
     stage = {STAGE: attrs[STAGE]} if STAGE in attrs else {}
     with (
         graph, graph.control_dependencies(None), graph.name_scope(f"{loop.name}/"),
-        graph.attributes_by(lambda made: stage),
+        graph.attributes_by(lambda made: stage), graph.derivatives_of(None),
     ):  # fmt: skip
         yield
 
