@@ -432,7 +432,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
-    "viz": ("", "formats.picture", "html", "formats", "export", "overview"),
+    "viz": ("", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview"),
     "cli": ("selftest", ""),
     "tf1": ("", "graph_import", "training"),
 }  # fmt: skip

@@ -7,7 +7,8 @@
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
            op_facts                                 times and compiled code per operation
            laid_out                                 the global graph in its layouts over a mesh
-        -> fold                GraphView            focus, closed groups, very large groups divided
+           roles                                    what is no part of the model: gradients, optimizer, ...
+        -> folding             GraphView            focus, closed groups, like scopes as one
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> formats             bytes                one module per format; target: the output file
 
@@ -21,7 +22,8 @@ operation, and no format embeds a constant above 1 KiB.
 from flowrt.viz.explain import explain
 from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.export import export
-from flowrt.viz.fold import focus, fold, with_series
+from flowrt.viz.folding.fold import focus, fold
+from flowrt.viz.folding.series import with_series
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.overview import write_graph_picture

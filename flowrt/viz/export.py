@@ -13,18 +13,17 @@ from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.profiler.steps import several
 from flowrt.viz.compile_request import CompileRequest
-from flowrt.viz.fold import focus as in_focus
-from flowrt.viz.fold import fold, levels, with_series
+from flowrt.viz.folding.fold import focus as in_focus
+from flowrt.viz.folding.fold import fold, fold_to_screen, set_apart
+from flowrt.viz.folding.series import with_series
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.laid_out import LaidOut, view_of_layouts
+from flowrt.viz.roles import inherited
 from flowrt.viz.sources import LAYOUTS, VIEWS, Source, source_of
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
-
-LEGIBLE_BOXES = 80
-"""Maximum number of boxes in a legible drawing: it is folded to at most as many if no depth is given."""
 
 RADIUS = 2
 
@@ -134,9 +133,12 @@ def picture(
     parts = source.parts(view) if found is None else {"": found.step}
     drawn = GraphView({}, (), {})
     if format.has_view:
-        drawn = view_of(parts) if found is None else view_of_layouts(found)
+        roles = inherited(parts.values(), source.roles)
+        drawn = view_of(parts, roles=roles) if found is None else view_of_layouts(found, roles=source.roles)
         if focus is not None:
             drawn = in_focus(drawn, focus, radius)
+        elif format.max_boxes:
+            drawn = set_apart(drawn)
         if format.max_boxes or depth is not None:
             drawn = _folded(drawn, depth)
     if 0 < format.max_boxes < len(drawn.nodes):
@@ -145,7 +147,9 @@ def picture(
             " Reduce depth, or set focus"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
-    return Picture(title, view, parts, drawn, source.stages, source.code, lambda: source.laid_out)
+    return Picture(
+        title, view, parts, drawn, source.stages, source.code, lambda: source.laid_out, (), source.roles
+    )
 
 
 def _laid_out(source: Source) -> LaidOut:
@@ -155,16 +159,6 @@ def _laid_out(source: Source) -> LaidOut:
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:
-    """``view`` with ``depth`` levels; if None, with as many as remain legible, at least one."""
-    if depth is not None:
-        return fold(with_series(view), depth)
-    if len(view.nodes) <= LEGIBLE_BOXES:
-        return view
+    """``view`` with ``depth`` levels of scopes; if None, with as many as remain legible."""
     view = with_series(view)
-    folded = fold(view, 1)
-    for deeper_by in range(2, levels(view.groups) + 2):
-        deeper = fold(view, deeper_by)
-        if len(deeper.nodes) > LEGIBLE_BOXES:
-            break
-        folded = deeper
-    return folded
+    return fold_to_screen(view) if depth is None else fold(view, depth)

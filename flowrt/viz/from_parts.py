@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import zip_longest
 from typing import Any, TypeAlias, final
@@ -24,6 +24,7 @@ from flowrt.graph.shapes import num_elements
 from flowrt.graph.source import Source
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.graph.text.text_literals import format_value
+from flowrt.viz.roles import NO_ROLES, Roles
 from flowrt.viz.view import (
     MAX_EMBEDDED,
     EdgeKind,
@@ -32,6 +33,7 @@ from flowrt.viz.view import (
     GroupKind,
     GroupView,
     NodeView,
+    Role,
     TensorView,
     held_groups,
 )
@@ -41,6 +43,9 @@ Parts: TypeAlias = Mapping[str, Subgraph]
 
 _ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+(:0)?")
 """The end of the name of a node that `flowrt.graph.passes.placement.partition` adds for another device."""
+
+_CONTROL = "/_control/"
+"""Part of the name of the empty tensor that takes the place of a control edge between devices."""
 
 _FIRST = re.compile(r"(.+)/first/\1/")
 """The prefix of a loop's first condition, created by `flowrt.graph.passes.prepare.lower`."""
@@ -55,9 +60,11 @@ PAIR = ("tensor_name", "send_device", "recv_device")
 """The attributes that a _Send and its _Recv have in common."""
 
 
-def view_of(parts: Parts, texts: AttrTexts | None = None) -> GraphView:
-    """All nodes of ``parts``, those of functions too. Several views of one graph have ``texts`` in common."""
-    builder = _Builder(texts or AttrTexts())
+def view_of(parts: Parts, texts: AttrTexts | None = None, roles: Roles = NO_ROLES) -> GraphView:
+    """All nodes of ``parts``, those of functions too. Those with one of ``roles`` are in a group of it.
+    Several views of one graph have ``texts`` in common.
+    """
+    builder = _Builder(texts or AttrTexts(), roles)
     for device, part in parts.items():
         if device:
             builder.add_group(device, device, GroupKind.DEVICE, "")
@@ -71,8 +78,8 @@ def view_of(parts: Parts, texts: AttrTexts | None = None) -> GraphView:
 class _Builder:
     """A view under construction."""
 
-    def __init__(self, texts: AttrTexts) -> None:
-        self._texts = texts
+    def __init__(self, texts: AttrTexts, roles: Roles) -> None:
+        self._texts, self._roles = texts, roles
         self.nodes: dict[str, NodeView] = {}
         self.edges: list[EdgeView] = []
         self.groups: dict[str, GroupView] = {}
@@ -87,12 +94,23 @@ class _Builder:
         is the name of the operation that owns this function.
         """
         names = names_in_view(subgraph, base if owner else "", owner)
+        roles = {} if owner else self._roles
         local = {node.name: _place(node, owner) for node in subgraph}
-        scopes = _scopes(local.values())
+        by_role: dict[Role | None, list[str]] = {}
         for node in subgraph:
-            name, inner = names[node.name], local[node.name]
-            scope = inner if inner in scopes else inner.rpartition("/")[0]
-            group = self._scope(base, scope)
+            by_role.setdefault(roles.get(node.name), []).append(local[node.name])
+        scopes = {role: _scopes(inner) for role, inner in by_role.items()}
+        shared = {role: _shared_scope(inner) for role, inner in by_role.items() if role is not None}
+        for node in subgraph:
+            name, inner, role = names[node.name], local[node.name], roles.get(node.name)
+            scope = inner if inner in scopes[role] else inner.rpartition("/")[0]
+            inside = base if role is None else self._role(base, role)
+            if node.op.name == "_Recv" and _CONTROL in node.attrs["tensor_name"]:
+                group = self._controls(inside, node.attrs["send_device"])
+            elif role is None:
+                group = self._scope(base, scope)
+            else:
+                group = self._scope(inside, scope.removeprefix(shared[role]).strip("/"))
             label = inner.rpartition("/")[2]
             line = line_of(node)
             made = tuple([_tensor(spec) for spec in node.outputs])
@@ -116,6 +134,21 @@ class _Builder:
         if name not in self.groups:
             outer, _, label = scope.rpartition("/")
             self.add_group(name, label.removeprefix("_"), GroupKind.SCOPE, self._scope(base, outer))
+        return name
+
+    def _role(self, base: str, role: Role) -> str:
+        """The name of the group of ``role``: with brackets, which no scope has."""
+        name = f"{base}/[{role}]" if base else f"[{role}]"
+        if name not in self.groups:
+            self.add_group(name, role.capitalize(), GroupKind.ROLE, base)
+        return name
+
+    def _controls(self, base: str, sender: str) -> str:
+        """The name of the group of all that ``base`` waits for from another device, and no more."""
+        label = f"control from {short_device(sender)}"
+        name = f"{base}/[{label}]" if base else f"[{label}]"
+        if name not in self.groups:
+            self.add_group(name, label, GroupKind.SERIES, base)
         return name
 
     def _add_functions(self, node: Node, name: str, node_label: str, group: str, device: str) -> None:
@@ -224,6 +257,12 @@ def _scopes(names: Iterable[str]) -> set[str]:
             found.add(scope)
             scope = scope.rpartition("/")[0]
     return found
+
+
+def _shared_scope(names: Sequence[str]) -> str:
+    """The outermost scope, if all of ``names`` are in one; else ""."""
+    scopes = {name.partition("/")[0] for name in names}
+    return scopes.pop() if len(scopes) == 1 and all("/" in name for name in names) else ""
 
 
 def transport(send_device: str, recv_device: str) -> str:

@@ -28,6 +28,7 @@ from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.laid_out import LaidOut, view_of_layouts
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
+from flowrt.viz.roles import Roles, inherited
 from flowrt.viz.sources import LAYOUTS
 from flowrt.viz.stages import PHASES_OF_PASSES, Stage
 from flowrt.viz.view import GraphView
@@ -72,11 +73,12 @@ def encode_html(picture: Picture) -> bytes:
         facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")
     with paused_collector():  # a sixth of the time for 20,000 operations
         found = picture.laid_out()
-        return page(_data(picture.title, stages, facts, picture.view_name, found), found is not None)
+        data = _data(picture.title, stages, facts, picture.view_name, found, picture.roles)
+        return page(data, found is not None)
 
 
 def _data(
-    title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str, found: LaidOut | None
+    title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str, found: LaidOut | None, roles: Roles
 ) -> dict[str, Any]:
     """The page's data. It opens at the last stage of the phase named like the view, else at that of layouts,
     else at the first.
@@ -84,13 +86,15 @@ def _data(
     opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     actions = {} if found is None else _actions(found)
-    shown = [
-        PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, _view(stage, texts, actions))
-        for name, stage in zip(_names(stages), stages, strict=True)
-    ]
+    shown = []
+    known = roles
+    for name, stage in zip(_names(stages), stages, strict=True):
+        known = inherited(stage.parts.values(), known)
+        view = _view(stage, texts, actions, known)
+        shown.append(PageStage(name, _note(stage), stage.phase in PHASES_OF_PASSES, view))
     if found is not None:
         at = [stage.name for stage in stages].index("lower_layouts")
-        shown.insert(at, _of_layouts(found, texts))
+        shown.insert(at, _of_layouts(found, texts, roles))
         opens_at = opens_at + 1 if opens_at >= at else at
     return page_data(title, shown, facts, opens_at)
 
@@ -101,9 +105,9 @@ def _actions(found: LaidOut) -> dict[str, str]:
     return {} if lowered.layouts.schedule is None else {n: str(a) for n, a in lowered.actions.items() if a}
 
 
-def _of_layouts(found: LaidOut, texts: AttrTexts) -> PageStage:
+def _of_layouts(found: LaidOut, texts: AttrTexts, roles: Roles) -> PageStage:
     note = f"The global graph, with the layout of each tensor over the mesh {found.lowered.layouts.mesh}."
-    return PageStage(LAYOUTS, note, True, view_of_layouts(found, texts), found.moves)
+    return PageStage(LAYOUTS, note, True, view_of_layouts(found, texts, roles), found.moves)
 
 
 def page(data: dict[str, Any], has_layouts: bool = False) -> bytes:
@@ -141,9 +145,9 @@ def _note(stage: Stage) -> str:
     return NOTES.get(re.sub(r" \d+$", "", stage.name)) or NOTES.get(stage.phase, "")
 
 
-def _view(stage: Stage, texts: AttrTexts, actions: Mapping[str, str]) -> GraphView:
+def _view(stage: Stage, texts: AttrTexts, actions: Mapping[str, str], roles: Roles) -> GraphView:
     """The view with the action of each node of a pipeline, and with its stream, if there are several."""
-    view = view_of(stage.parts, texts)
+    view = view_of(stage.parts, texts, roles)
     streams = stage.streams if any(stage.streams.values()) else {}
     nodes = dict(view.nodes)
     for attr, values in (("action", actions), ("stream", streams)):

@@ -21,6 +21,7 @@ from flowrt.graph.pipeline.actions import Kind
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.from_parts import AttrTexts, names_in_view, view_of
+from flowrt.viz.roles import NO_ROLES, Roles, inherited
 from flowrt.viz.view import GraphView, Moved, NodeView, TensorView, stage_name
 
 
@@ -97,12 +98,13 @@ def _scopes(
 # --- views
 
 
-def view_of_layouts(found: LaidOut, texts: AttrTexts | None = None) -> GraphView:
+def view_of_layouts(found: LaidOut, texts: AttrTexts | None = None, roles: Roles = NO_ROLES) -> GraphView:
     """The global graph with the layouts of tensors that a mesh cuts, and what moves on the edges to readers
     that need another layout. In a pipeline the device of an operation is its stage, and its pass is an
-    attribute. ``texts``: see `flowrt.viz.from_parts.view_of`.
+    attribute. ``texts``, ``roles``: see `flowrt.viz.from_parts.view_of`.
     """
-    view = view_of({"": _with_forms(found.lowered.layouts)}, texts)
+    parts = {"": _with_forms(found.lowered.layouts)}
+    view = view_of(parts, texts, inherited(parts.values(), roles))
     nodes = dict(view.nodes)
     for path, scope in found.scopes.items():
         passes = {} if path else found.lowered.passes

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
-from flowrt.viz.fold import split_clusters, with_series
-from flowrt.viz.layout import Edge, lay_out, side_by_side
+from flowrt.viz.folding.series import split_clusters, with_series
+from flowrt.viz.folding.siblings import lifted
+from flowrt.viz.layout import lay_out, side_by_side
 from flowrt.viz.op_facts import OpFacts
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, Moved, NodeView, TensorView
 
@@ -239,31 +240,15 @@ def union(views: Sequence[GraphView]) -> GraphView:
     """The union of ``views``. An operation's deepest position counts: a scope of its name may come later."""
     nodes: dict[str, NodeView] = {}
     groups: dict[str, GroupView] = {}
+    edges: dict[tuple[str, str], EdgeView] = {}
     for view in views:
         groups.update(view.groups)
+        edges.update({(edge.source, edge.target): edge for edge in view.edges})
         for name, node in view.nodes.items():
             known = nodes.get(name)
             if known is None or len(known.group) < len(node.group):
                 nodes[name] = node
-    return GraphView(nodes, [], groups)
-
-
-def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, set[Edge]]:
-    """The edges between the children of each item that ``edges`` between their contents imply."""
-    depths = [0] * len(parents)
-    for item, parent in enumerate(parents[1:], 1):
-        depths[item] = depths[parent] + 1
-    found: dict[int, set[Edge]] = {}
-    for a, b in {(edge[0], edge[1]) for edge in edges}:
-        while depths[a] > depths[b]:
-            a = parents[a]
-        while depths[b] > depths[a]:
-            b = parents[b]
-        while parents[a] != parents[b]:
-            a, b = parents[a], parents[b]
-        if a != b:
-            found.setdefault(parents[a], set()).add((a, b))
-    return found
+    return GraphView(nodes, [*edges.values()], groups)
 
 
 def _has_devices(view: GraphView) -> bool:

@@ -38,6 +38,7 @@ from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
+from flowrt.viz.roles import Roles, marks, roles_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
@@ -70,6 +71,11 @@ class Step:
         return {"": placed} if view == "placed" else partition(placed)
 
     @cached_property
+    def roles(self) -> Roles:
+        graph = self._asked.graph
+        return roles_of(built(graph), marks(graph), graph.derivatives.values())
+
+    @cached_property
     def laid_out(self) -> LaidOut | None:
         return laid_out(self._asked)
 
@@ -96,6 +102,7 @@ class Task:
     def __init__(self, title: str, placed: Sequence[Subgraph]) -> None:
         self.title = title
         self._placed = _side_by_side(placed)
+        self.roles = roles_of(self._placed)
 
     def parts(self, view: str) -> Parts:
         if view == "partitioned":
@@ -121,6 +128,7 @@ class Foreign:
 
     def __init__(self, title: str, graph: Subgraph, reason: str) -> None:
         self.title, self.graph, self.reason = title, graph, reason
+        self.roles = roles_of(graph)
 
     def parts(self, view: str) -> Parts:
         """Raises `InvalidArgumentError` for an invalid device name."""
@@ -172,8 +180,8 @@ def _in_scope(node: Node, scope: str) -> Node:
 
 Source: TypeAlias = Step | Task | Foreign
 """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation, and
-``code()`` the texts that run each operation, and the reason if there are none; ``laid_out`` is the step in
-its layouts, None if it has none.
+``code()`` the texts that run each operation, and the reason if there are none; ``roles`` are those of its
+operations; ``laid_out`` is the step in its layouts, None if it has none.
 """
 
 

@@ -1,7 +1,7 @@
 """`GraphView`: a graph as drawn. Pure data, read by every format and changed by none.
 
-A view is built from the parts of a graph (`flowrt.viz.from_parts`); focusing and folding (`flowrt.viz.fold`)
-return views again.
+A view is built from the parts of a graph (`flowrt.viz.from_parts`); focusing and folding
+(`flowrt.viz.folding`) return views again.
 
 Rules of this file:
   1. Nodes and groups have stable names: those of the operations and of their scopes. Names in a function are
@@ -42,10 +42,22 @@ class TensorView(NamedTuple):
         return f"{self.dtype}[{dims}]"
 
 
+class Role(StrEnum):
+    """The purpose of an operation that is not part of the model: it is drawn beside it. Ordered: what several
+    need is of the first of them.
+    """
+
+    OPTIMIZER = "optimizer"
+    GRADIENT = "gradients"
+    SUMMARY = "summaries"
+    CHECKPOINT = "checkpoints"
+    INITIALIZER = "initializers"
+
+
 class NodeView(NamedTuple):
     """One operation, or a closed group of ``num_ops``: then ``op`` is "". ``label`` is the last part of the
     name, ``group`` its group, ``source`` the user's ``file:line`` or "". In a view of layouts, ``device`` is
-    the stage of a pipeline.
+    the stage of a pipeline. A closed group on several ``devices`` is on no ``device``.
     """
 
     name: str
@@ -57,6 +69,7 @@ class NodeView(NamedTuple):
     outputs: tuple[TensorView, ...]
     source: str
     num_ops: int = 1
+    devices: tuple[str, ...] = ()
 
 
 _STAGE = "stage "
@@ -127,7 +140,9 @@ class GroupKind(StrEnum):
     FUNCTION = "function"
     DEVICE = "device"
     SERIES = "series"
-    """Scopes of the same structure, ``layer_0`` to ``layer_11``."""
+    """Many of one kind: scopes of the same structure, ``layer_0`` to ``layer_11``; controls from a device."""
+    ROLE = "role"
+    """The operations of a `Role`, in their scopes: beside the model, without edges from and to it."""
 
 
 class GroupView(NamedTuple):

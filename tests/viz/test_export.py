@@ -58,12 +58,11 @@ def test_the_name_of_the_file_chooses_the_format(stored, tmp_path, name):
 
 
 def test_sources_show_one_graph(stored, tmp_path):
-    graph, _, loss, train = network()
-    export(graph, tmp_path / "live.json", fetches=[loss, train], view="placed")
-    fetches = ["loss:0", "train"]
-    export(stored / "net.pb", tmp_path / "stored.json", fetches=fetches, view="placed")
+    graph, _, loss, _ = network()  # only the live graph knows which operations are gradients
+    export(graph, tmp_path / "live.json", fetches=loss, view="placed")
+    export(stored / "net.pb", tmp_path / "stored.json", fetches="loss:0", view="placed")
     with two_devices_session(graph) as session:
-        export(session, tmp_path / "session.json", fetches=[loss, train], view="placed")
+        export(session, tmp_path / "session.json", fetches=loss, view="placed")
     live, file, session = (
         without_lines(json.loads((tmp_path / f"{name}.json").read_text()))
         for name in ("live", "stored", "session")

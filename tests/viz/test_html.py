@@ -19,10 +19,11 @@ from flowrt.errors import DTypeError
 from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.viz import export
+from flowrt.viz.folding.siblings import lifted
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page
 from flowrt.viz.op_facts import OpFacts, measured_seconds
-from flowrt.viz.page_data import PageStage, lifted, page_data
+from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.stages import stages
 from flowrt.viz.view import GraphView, NodeView
 from tests.profiler.made_stats import DEVICES, add

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.viz.fold import MAX_CHILDREN, split_clusters
+from flowrt.viz.folding.series import MAX_CHILDREN, split_clusters
 from flowrt.viz.layout import LANE, lay_out, side_by_side
 from flowrt.viz.view import GraphView, GroupKind, GroupView, NodeView
 

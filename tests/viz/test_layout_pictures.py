@@ -18,7 +18,7 @@ from flowrt.cli.main import main
 from flowrt.graph.layouts.redistribution import _COLLECTIVES, SEND
 from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.viz import explain, explain_layouts, export
-from flowrt.viz.fold import fold
+from flowrt.viz.folding.fold import fold
 from flowrt.viz.formats.dot import COLLECTIVES
 from flowrt.viz.formats.picture import edge_lines
 from flowrt.viz.html import _script, _text

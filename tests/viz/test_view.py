@@ -11,10 +11,13 @@ import flowrt as tf
 from flowrt.errors import NotFoundError
 from flowrt.viz import EdgeKind, GroupKind, focus, fold, view_of, with_series
 from flowrt.viz.compile_request import compile_request
+from flowrt.viz.folding import series
+from flowrt.viz.folding.fold import fold_to_screen
+from flowrt.viz.folding.opening import Screen, open_groups
 from flowrt.viz.from_parts import transport
 from flowrt.viz.sources import Step
 from flowrt.viz.stages import built
-from flowrt.viz.view import around
+from flowrt.viz.view import EdgeView, GraphView, GroupView, NodeView, around
 from tests.viz.graphs import CPU0, CPU1, nested, network
 
 
@@ -183,6 +186,85 @@ def test_two_scopes_or_unlike_ones_are_no_series():
                     x = tf.sin(x)
     view = view_of({"": built(graph)})
     assert with_series(view).groups == view.groups
+
+
+# --- boxes of many
+
+
+@st.composite
+def scoped_graphs(draw):
+    """A view of scopes of two stems and of one or two operations, with edges forward in execution order."""
+    count = draw(st.integers(3, 9))
+    groups, nodes = {}, {}
+    for i in range(count):
+        name = f"{draw(st.sampled_from('ab'))}_{i}"
+        groups[name] = GroupView(name, name, GroupKind.SCOPE, "", 2)
+    order = draw(st.permutations([f"{name}/{k}" for name in groups for k in range(2)]))
+    for name in order:
+        nodes[name] = NodeView(name, name, "Op", name.partition("/")[0], "", {}, (), "")
+    ends = st.tuples(st.integers(0, 2 * count - 1), st.integers(0, 2 * count - 1))
+    pairs = draw(st.sets(ends, max_size=3 * count))
+    edges = [EdgeView(order[a], order[b], EdgeKind.DATA) for a, b in sorted(pairs) if a < b]
+    return GraphView(nodes, edges, groups)
+
+
+def on_cycles(view):
+    """The operations in boxes on cycles."""
+    after = {name: {e.target for e in view.edges if e.source == name} for name in view.nodes}
+    for _ in view.nodes:
+        after = {name: ends.union(*[after[end] for end in ends]) for name, ends in after.items()}
+    return {name for name, ends in after.items() if name in ends}
+
+
+@settings(max_examples=300, deadline=None)
+@given(scoped_graphs())
+def test_series_make_no_cycle_that_scopes_do_not_make(view):
+    scopes_alone, in_series = fold(view, 1), fold(with_series(view), 1)
+    assert on_cycles(in_series) == on_cycles(scopes_alone)
+
+
+@settings(max_examples=100, deadline=None)
+@given(scoped_graphs())
+def test_large_boxes_are_divided_along_the_edges(view):
+    closed = fold(view, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(series, "MAX_CHILDREN", 2)
+        divided = fold(series.split_clusters(closed), 1)
+    if not on_cycles(closed):
+        assert not on_cycles(divided)
+
+
+def test_a_series_ends_at_what_stands_between_its_members():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder("float32", [4], name="x")
+        for i in range(7):
+            with tf.name_scope(f"layer_{i}"):
+                x = tf.sin(tf.cos(x))
+            if i == 3:
+                x = tf.exp(x, name="between")
+    view = with_series(view_of({"": built(graph)}))
+    found = [g.name for g in view.groups.values() if g.kind is GroupKind.SERIES]
+    assert found == ["layer[0..3]", "layer[4..6]"]
+
+
+# --- groups that are open at first
+
+
+def test_groups_are_open_as_far_as_there_is_room():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder("float32", [4], name="x")
+        with tf.name_scope("short"):
+            x = tf.sin(tf.cos(x))
+        for i in range(2):
+            with tf.name_scope(f"long_{i}"):
+                for _ in range(5):
+                    x = tf.exp(x)
+    view = view_of({"": built(graph)})
+    assert open_groups(view, Screen(13, 13)) == {"short", "long_0", "long_1"}
+    assert open_groups(view, Screen(99, 12)) == {"short"}  # like scopes open together
+    assert open_groups(view, Screen(5, 99)) == {"short"}
+    assert open_groups(view, Screen(4, 4)) == set()
+    assert set(fold_to_screen(view).nodes) == set(view.nodes)
 
 
 # --- focusing

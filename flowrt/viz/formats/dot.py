@@ -43,6 +43,7 @@ _GROUP = {
     GroupKind.SCOPE: 'style="rounded,filled", color="#d0d7de", fillcolor="#00000008"',
     GroupKind.FUNCTION: 'style="rounded,dashed", color="#8250df", fontcolor="#8250df"',
     GroupKind.SERIES: 'style="rounded", color="#8c959f"',
+    GroupKind.ROLE: 'style="rounded,dotted", color="#57606a", fontname="Helvetica-Bold"',
 }
 
 
@@ -82,9 +83,8 @@ def _lines(title: str, view: GraphView) -> Iterator[str]:
 
 def device_colors(view: GraphView) -> dict[str, str]:
     """One colour per device, or stage; none where nothing was placed."""
-    devices = dict.fromkeys(
-        node.device for node in view.nodes.values() if is_full(node.device) or is_stage(node.device)
-    )
+    on = (device for node in view.nodes.values() for device in (node.device, *node.devices))
+    devices = dict.fromkeys(device for device in on if is_full(device) or is_stage(device))
     return {device: PALETTE[i % len(PALETTE)] for i, device in enumerate(devices)}
 
 
@@ -103,7 +103,10 @@ def _node(node: NodeView, colors: Mapping[str, str]) -> str:
     facts = [f"label={_quoted(*node_lines(node))}", f"tooltip={_quoted(node.name, node.device, node.source)}"]
     if node.device in colors:
         facts.append(f'fillcolor="{colors[node.device]}"')
-    if not node.op:
+    stripes = ":".join([colors[device] for device in node.devices if device in colors])
+    if stripes:
+        facts.append(f'penwidth=2, style="striped", fillcolor="{stripes}"')
+    elif not node.op:
         facts.append('penwidth=2, shape=box3d, style="filled"')
     return ", ".join(facts)
 

@@ -9,6 +9,7 @@ from flowrt.profiler.text_table import size_text
 from flowrt.viz.from_parts import Parts
 from flowrt.viz.laid_out import LaidOut
 from flowrt.viz.op_facts import Code
+from flowrt.viz.roles import NO_ROLES, Roles
 from flowrt.viz.stages import Stage
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView, totals
 
@@ -17,7 +18,8 @@ class Picture(NamedTuple):
     """``view`` shows ``parts``, or the focused excerpt, folded if requested; ``view_name`` is one of
     `flowrt.viz.sources.VIEWS`. For formats that show them, ``stages()`` are those of the compilation,
     ``code()`` the texts that run each operation, or why there are none, ``laid_out()`` the step in its
-    layouts, if it has any, and ``step_stats`` traced steps, possibly also of other steps.
+    layouts, if it has any, ``step_stats`` traced steps, possibly also of other steps, and ``roles`` those of
+    the operations.
     """
 
     title: str
@@ -28,6 +30,7 @@ class Picture(NamedTuple):
     code: Callable[[], tuple[Code, str]] = lambda: ({}, "")
     laid_out: Callable[[], LaidOut | None] = lambda: None
     step_stats: Sequence[Any] = ()
+    roles: Roles = NO_ROLES
 
 
 MAX_LABEL = 40
