@@ -106,7 +106,7 @@ class _Builder:
             scope = inner if inner in scopes[role] else inner.rpartition("/")[0]
             inside = base if role is None else self._role(base, role)
             if node.op.name == "_Recv" and _CONTROL in node.attrs["tensor_name"]:
-                group = self._controls(inside, node.attrs["send_device"])
+                group = self._controls(inside, node.attrs["send_device"], node.attrs["recv_device"])
             elif role is None:
                 group = self._scope(base, scope)
             else:
@@ -143,9 +143,10 @@ class _Builder:
             self.add_group(name, role.capitalize(), GroupKind.ROLE, base)
         return name
 
-    def _controls(self, base: str, sender: str) -> str:
+    def _controls(self, base: str, sender: str, receiver: str) -> str:
         """The name of the group of all that ``base`` waits for from another device, and no more."""
-        label = f"control from {short_device(sender)}"
+        (task, _, local), (own, _, _) = (device.partition("/device:") for device in (sender, receiver))
+        label = f"control from {local if task == own else short_device(sender)}"
         name = f"{base}/[{label}]" if base else f"[{label}]"
         if name not in self.groups:
             self.add_group(name, label, GroupKind.SERIES, base)

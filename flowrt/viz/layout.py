@@ -30,6 +30,9 @@ LANE = 0.5
 GRID_WIDTH = 6
 """Minimum number of columns for children without edges."""
 
+MOST_BESIDE = 3
+"""Maximum number of devices in one row, if there are few: the width of a laptop's screen."""
+
 SWEEPS = 24
 """Passes over the layers against crossings; more changed none of the graphs of the examples."""
 
@@ -57,8 +60,9 @@ def load_igraph() -> Any:
 
 
 def side_by_side(count: int) -> Layout:
-    """A row of ``count`` children: devices, with edges in both directions."""
-    return Layout([0] * count, [float(child) for child in range(count)], {})
+    """Rows of ``count`` children, about twice as wide as high: devices, with edges in all directions."""
+    width = max(MOST_BESIDE, math.ceil(math.sqrt(2 * count)))
+    return Layout([i // width for i in range(count)], [float(i % width) for i in range(count)], {})
 
 
 def lay_out(count: int, edges: Collection[Edge]) -> Layout:

@@ -17,7 +17,17 @@ from flowrt.viz.folding.series import split_clusters, with_series
 from flowrt.viz.folding.siblings import lifted
 from flowrt.viz.layout import lay_out, side_by_side
 from flowrt.viz.op_facts import OpFacts
-from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, Moved, NodeView, TensorView
+from flowrt.viz.view import (
+    EdgeKind,
+    EdgeView,
+    GraphView,
+    GroupKind,
+    GroupView,
+    Moved,
+    NodeView,
+    Role,
+    TensorView,
+)
 
 ROOT = 0
 """The item that holds all others: the graph itself."""
@@ -213,6 +223,15 @@ class _Tree:
         ]
         return {"moved": moved, "moves": self._moves} if moved else {}
 
+    def _apart(self, members: Sequence[int]) -> tuple[list[int], list[int]]:
+        """``members`` of one group without those that the page puts in a column beside it, and these."""
+        ranks = {}
+        for item in members:
+            group = self._view.groups.get(self._names[item])
+            if group is not None and group.kind is GroupKind.ROLE:
+                ranks[item] = _RANKS.index(Role(group.label.lower()))
+        return [item for item in members if item not in ranks], sorted(ranks, key=ranks.__getitem__)
+
     def _places(self) -> tuple[list[int], list[int], list[list[int]]]:
         """Layer and column of each item, and the routes: ``[from, to, column, column, ...]``."""
         layers, columns = [0] * len(self._parents), [0] * len(self._parents)
@@ -222,8 +241,11 @@ class _Tree:
             children.setdefault(parent, []).append(item)
         links = lifted((edge[:2] for edge in self._edges), self._parents)
         for parent, members in children.items():
+            members, aside = self._apart(members)
+            for rank, item in enumerate(aside):
+                layers[item], columns[item] = rank, ASIDE
             number = {item: i for i, item in enumerate(members)}
-            edges = {(number[a], number[b]) for a, b in links.get(parent, ())}
+            edges = {(number[a], number[b]) for a, b in links.get(parent, ()) if a in number and b in number}
             if parent == ROOT and self._has_devices:
                 found = side_by_side(len(members))
             else:
@@ -234,6 +256,13 @@ class _Tree:
                 [members[a], members[b], *map(_steps, route)] for (a, b), route in found.routes.items()
             ]
         return layers, columns, routes
+
+
+ASIDE = -1
+"""The column of groups of roles, which the page places itself."""
+
+_RANKS = [Role.GRADIENT, Role.OPTIMIZER, Role.SUMMARY, Role.CHECKPOINT, Role.INITIALIZER]
+"""Roles from the top, as their edges go."""
 
 
 def union(views: Sequence[GraphView]) -> GraphView:

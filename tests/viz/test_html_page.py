@@ -115,6 +115,51 @@ def test_what_is_opened_stays_under_the_pointer(page):
     assert after[0] + after[2] / 2 == pytest.approx(before[0] + before[2] / 2, abs=1)
 
 
+def test_roles_are_beside_the_model_and_their_edges_shown_on_request(page):
+    left, _, width, _ = page.evaluate(f"flowrtPage.placeOf({item(SERIES)})")
+    assert page.evaluate(f"flowrtPage.placeOf({item('[gradients]/')})")[0] > left + width
+    shown = """(() => {
+        const wire = flowrtPage.wires.find((w) => w.from === %s && w.to === %s);
+        return [wire.isApart, Boolean(flowrtPage.followed)];
+    })()""" % (item(SERIES), item("[gradients]/"))
+    assert page.evaluate(shown) == [True, False]
+    before = page.evaluate("flowrtPage.canvas.toDataURL()")
+    click(page, "[gradients]/")
+    page.painted()
+    assert page.evaluate(shown) == [True, True]
+    assert page.evaluate("flowrtPage.canvas.toDataURL()") != before
+
+
+def test_the_first_sight_of_every_stage_is_whole_and_has_texts(page):
+    for stage in range(page.evaluate("flowrtPage.graph.stages.length")):
+        page.evaluate(f"flowrtPage.showStage({stage})")
+        width, height, scale = page.evaluate(
+            "[flowrtPage.picture.width, flowrtPage.picture.height, flowrtPage.viewport.scale]"
+        )
+        assert scale >= 0.5
+        assert width * scale <= page.evaluate("flowrtPage.viewport.width")
+        assert height * scale <= page.evaluate("flowrtPage.viewport.height")
+
+
+def test_letters_do_what_brackets_and_the_slash_do(page):
+    first = page.evaluate("flowrtPage.state.stage")
+    page.press("n")
+    assert page.evaluate("flowrtPage.state.stage") == first + 1
+    page.ask("Input.dispatchKeyEvent", type="keyDown", key="з", code="KeyP")  # a Russian keyboard's
+    page.painted()
+    assert page.evaluate("flowrtPage.state.stage") == first
+    page.press("s")
+    assert page.evaluate("document.activeElement.id") == "query"
+
+
+def test_a_stage_says_what_it_changed(page):
+    tab(page, "placed")
+    page.wait_for("flowrtPage.stage.name === 'placed'")
+    said = page.text_of("#details")
+    assert "CHANGED: DEVICE" in said
+    assert "→ CPU:1" in said
+
+
 def test_search_finds_opens_and_selects(page):
     page.press("/")
     page.type("layer_1 matmul")
@@ -191,7 +236,7 @@ def test_what_a_pass_changed_of_an_operation_is_told(page):
     tab(page, "placed")
     page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
     page.painted()
-    assert "device:CPU:1" in page.text_of(".difference ins")
+    assert page.text_of(".difference ins") == "CPU:1"
 
 
 def test_a_tensor_is_followed_near_and_far(page):

@@ -2,7 +2,8 @@
 //
 // A group is a stack of rows, one per layer. Boxes of the same column are aligned vertically, even when boxes
 // grow: each column is computed as far left and as far right as its neighbours allow, then placed between the
-// two in igraph's proportion. An edge that passes a row reserves a narrow slot in it.
+// two in igraph's proportion. An edge that passes a row reserves a narrow slot in it. Groups of roles, such as the
+// gradients, are in a column at the right.
 
 import { ROOT } from "./graph.js";
 
@@ -13,6 +14,7 @@ export const HEAD = 32; // pixels of an open group's title
 const PASSAGE = 9; // wide, where an edge goes by
 const GAP = { x: 18, y: 36 };
 const PADDING = 20;
+const ASIDE = 54; // pixels between a model and what is set apart from it
 
 /**
  * boxes: item -> {item, x, y, width, height, isOpen}; order: outer ones first; standsIn: for each item the
@@ -78,7 +80,9 @@ function place(picture, blocks, item, left, top) {
 function arrangeChildren(tree, group, counts, links, sizeOf) {
   const rows = new Map();
   const children = tree.children[group].filter((child) => counts[child]);
+  const aside = children.filter((child) => tree.kind[child] === "role");
   for (const item of children) {
+    if (tree.kind[item] === "role") continue;
     const { width, height } = sizeOf(item);
     addTo(rows, tree.layer[item], { item, column: tree.column[item], width, height });
   }
@@ -106,11 +110,27 @@ function arrangeChildren(tree, group, counts, links, sizeOf) {
   const ways = new Map(
     routes.map((route) => [tree.pair(route.source, route.target), way(tree, route, rowAt, centres)]),
   );
+  const block = { places, right: PADDING + width, bottom: layers.length ? top - GAP.y : head };
+  putBeside(block, aside, head, tree, sizeOf);
   const least = group === ROOT ? 0 : CLOSED.width;
-  const shift = Math.max(0, least - width - 2 * PADDING) / 2;
+  const shift = Math.max(0, least - block.right - PADDING) / 2;
   for (const entry of places) entry.x += shift;
   for (const points of ways.values()) for (const point of points) point[0] += shift;
-  return { places, ways, width: Math.max(least, width + 2 * PADDING), height: top - GAP.y + PADDING };
+  return { places, ways, width: Math.max(least, block.right + PADDING), height: block.bottom + PADDING };
+}
+
+/** Put the groups of roles in a column at the right of what is in the block. */
+function putBeside(block, aside, head, tree, sizeOf) {
+  if (!aside.length) return;
+  const left = block.places.length ? block.right + ASIDE : PADDING;
+  let top = head;
+  for (const item of [...aside].sort((a, b) => tree.layer[a] - tree.layer[b])) {
+    const { width, height } = sizeOf(item);
+    block.places.push({ item, width, height, x: left, y: top });
+    block.right = Math.max(block.right, left + width);
+    block.bottom = Math.max(block.bottom, top + height);
+    top += height + GAP.y;
+  }
 }
 
 function addTo(rows, layer, entry) {

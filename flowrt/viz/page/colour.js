@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.
 
 export const MODES = {
   type: { label: "Operation type", category: (stage, item) => stage.op(item) },
-  device: { label: "Device", category: (stage, item) => formatDevice(stage.device(item)) },
+  device: { label: "Device", category: (stage, item) => formatDevice(stage.device(item)), isComplete: true },
   fusion: {
     label: "Fusion group",
     category: (stage, item) => stage.graph.fused.get(stage.tree.names[item]) ?? "",
@@ -40,7 +40,8 @@ export function colouring(mode, stage) {
   return MODES[mode].amount ? byAmount(MODES[mode], stage) : byCategory(MODES[mode], stage);
 }
 
-function byCategory({ category }, stage) {
+/** `isComplete`: each category has a row and a colour, if need be that of another one. */
+function byCategory({ category, isComplete = false }, stage) {
   const items = operationsIn(stage);
   const names = new Map(items.map((item) => [item, category(stage, item)]));
   const counts = new Map();
@@ -48,13 +49,17 @@ function byCategory({ category }, stage) {
   const ranked = [...counts.keys()]
     .filter((name) => name)
     .sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
-  const classes = new Map(ranked.map((name, rank) => [name, Math.min(rank, OTHER)]));
+  const classAt = (rank) => (isComplete ? rank % CATEGORIES : Math.min(rank, OTHER));
+  const classes = new Map(ranked.map((name, rank) => [name, classAt(rank)]));
   const classOf = new Int8Array(stage.tree.size).fill(-1);
   for (const [item, name] of names) classOf[item] = classes.get(name) ?? -1;
-  const legend = ranked
-    .slice(0, CATEGORIES)
-    .map((name, rank) => ({ class: rank, label: name, detail: counts.get(name).toLocaleString("en") }));
-  const rest = ranked.slice(CATEGORIES);
+  const rows = isComplete ? ranked : ranked.slice(0, CATEGORIES);
+  const legend = rows.map((name, rank) => ({
+    class: classAt(rank),
+    label: name,
+    detail: counts.get(name).toLocaleString("en"),
+  }));
+  const rest = ranked.slice(rows.length);
   if (rest.length) {
     const others = rest.reduce((sum, name) => sum + counts.get(name), 0);
     legend.push({

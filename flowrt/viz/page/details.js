@@ -35,6 +35,7 @@ export class Details {
   #stage() {
     const { stage } = this;
     const marks = [...stage.changes.marks];
+    const itemsOf = (kind) => marks.filter(([, mark]) => mark === kind).map(([item]) => item);
     return [
       element("h2", {}, stage.name.replaceAll("_", " ")),
       element("p", { class: "note" }, stage.note),
@@ -43,12 +44,34 @@ export class Details {
         ["Edges", stage.edges.length.toLocaleString("en")],
       ]),
       stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
-      ["added", "removed", "changed"].map((kind) => {
-        const items = marks.filter(([, mark]) => mark === kind).map(([item]) => item);
-        return this.#list(`${kind[0].toUpperCase()}${kind.slice(1)}`, items, kind);
-      }),
+      this.#list("Added", itemsOf("added"), "added"),
+      this.#list("Removed", itemsOf("removed"), "removed"),
+      this.#changed(itemsOf("changed")),
       keys(),
     ];
+  }
+
+  /** The changed operations by what changed, "device", with what it was and is. */
+  #changed(items) {
+    const found = new Map();
+    for (const item of items) {
+      const rows = differences(this.stage, item);
+      const what = rows.map(({ name }) => name).join(", ");
+      if (found.has(what)) found.get(what).push([item, rows]);
+      else found.set(what, [[item, rows]]);
+    }
+    const ranked = [...found].sort((a, b) => b[1].length - a[1].length);
+    return ranked.map(([what, changed]) => {
+      const shown = changed.slice(0, MOST_LISTED).map(([item, rows]) => {
+        const [before, after] = [rows[0]?.before, rows[0]?.after].map((text) => shortened(text ?? ""));
+        const note = rows.length === 1 ? `${before} → ${after}` : "";
+        return element("li", {}, this.#link(item), element("span", { class: "what", title: note }, note));
+      });
+      const rest = changed.length - shown.length;
+      const more = rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null;
+      const title = `Changed: ${what} ${changed.length.toLocaleString("en")}`;
+      return section(title, element("ul", { class: "plain changes" }, shown, more), "changed");
+    });
   }
 
   // --- a group
@@ -249,16 +272,13 @@ export class Details {
 
   /** What this stage changed, before and after. */
   #difference(item) {
-    const { stage } = this;
-    const [before, after] = [described(stage.previous, item), described(stage, item)];
-    const rows = Object.keys({ ...after, ...before }).filter((name) => before[name] !== after[name]);
-    const lines = rows.map((name) =>
+    const lines = differences(this.stage, item).map(({ name, before, after }) =>
       element(
         "li",
         {},
         element("span", { class: "label" }, name),
-        element("del", {}, before[name] || "—"),
-        element("ins", {}, after[name] || "—"),
+        element("del", {}, before),
+        element("ins", {}, after),
       ),
     );
     return section("Changed by this stage", element("ul", { class: "difference" }, lines));
@@ -313,6 +333,19 @@ export class Details {
   }
 }
 
+/** {name, before, after} of each fact of an operation that its stage changed. */
+function differences(stage, item) {
+  const [before, after] = [described(stage.previous, item), described(stage, item)];
+  const names = Object.keys({ ...after, ...before }).filter((name) => before[name] !== after[name]);
+  return names.map((name) => ({ name, before: before[name] || "—", after: after[name] || "—" }));
+}
+
+const SHORT = 14; // characters of a value in a list
+
+function shortened(text) {
+  return text.length > SHORT ? `…${text.slice(1 - SHORT)}` : text;
+}
+
 function described(stage, item) {
   const { source } = stage.tree.edges;
   const names = (kinds) =>
@@ -323,7 +356,7 @@ function described(stage, item) {
       .join(", ");
   return {
     type: stage.op(item),
-    device: stage.device(item),
+    device: formatDevice(stage.device(item)),
     outputs: stage
       .outputs(item)
       .map(({ text }) => text)
@@ -350,8 +383,8 @@ function facts(pairs) {
 }
 
 const KEYS = [
-  ["/", "search"],
-  ["[ ]", "previous stage, next stage"],
+  ["S", "search (also /)"],
+  ["P N", "previous stage, next stage (also [ ])"],
   ["↑ ↓", "inputs, consumers"],
   ["← →", "siblings"],
   ["Enter", "open, close"],

@@ -71,6 +71,9 @@ class Tree {
     }
     this.outerFirst = this.#outerFirst();
     for (const item of this.outerFirst) if (item) this.depth[item] = this.depth[this.parent[item]] + 1;
+    this.role = new Int32Array(this.size);
+    for (const item of this.outerFirst)
+      if (item) this.role[item] = this.kind[item] === "role" ? item : this.role[this.parent[item]];
     this.routes = new Map();
     for (const [source, target, ...columns] of routes) {
       const route = { source, target, columns: columns.map((steps) => steps / page.columnSteps) };
@@ -99,6 +102,11 @@ class Tree {
 
   isOperation(item) {
     return this.kind[item] === "op";
+  }
+
+  /** Whether one of two items is of the model and the other is set apart from it. */
+  isApart(a, b) {
+    return (this.role[a] === ROOT) !== (this.role[b] === ROOT);
   }
 
   /** The groups around an item, the innermost first, without the graph itself. */
@@ -266,7 +274,8 @@ class Stage {
 
 /**
  * marks: item -> "added" | "changed" | "removed"; added, changed, removed: their numbers; inside: for each
- * group the same of what is in it; edges: those that the stage removed.
+ * group the same of what is in it; edges: those that the stage removed; areAll: whether it changed every
+ * operation, so that a mark tells nothing.
  */
 function compare(stage) {
   const { previous, tree } = stage;
@@ -289,7 +298,7 @@ function compare(stage) {
     }
   }
   const numbers = inside.get(ROOT) ?? { added: 0, changed: 0, removed: 0 };
-  return { marks, edges, inside, ...numbers };
+  return { marks, edges, inside, areAll: numbers.changed === stage.counts(false)[ROOT], ...numbers };
 }
 
 function markRecords(stage, previous, marks) {

@@ -1,21 +1,32 @@
-// Keyboard equivalents of all pointer actions. Input fields keep their own keys.
+// Keyboard equivalents of all pointer actions. Input fields keep their own keys. Each action has a key that all
+// keyboards have: brackets need AltGr on many, and a slash, Shift.
 
 import { REACHES } from "./follow.js";
 
 export function listenToKeys(page) {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const isCommand = event.ctrlKey || event.metaKey || event.altKey;
+    if (isCommand && !event.getModifierState("AltGraph")) return; // AltGr, for "[", is Ctrl and Alt to Windows
     if (event.target.closest("input, select")) return;
     const isOnButton = event.target.closest("button") !== null;
-    const act = (isOnButton ? EVERYWHERE : { ...EVERYWHERE, ...ON_GRAPH })[event.key];
+    const acts = isOnButton ? EVERYWHERE : { ...EVERYWHERE, ...ON_GRAPH };
+    const act = acts[event.key] ?? acts[latin(event)];
     if (!act) return;
     event.preventDefault();
     act(page);
   });
 }
 
+/** The letter that is at the place of the key on a Latin keyboard, for others: "KeyF" of "а" is "f". */
+function latin({ code }) {
+  return /^Key[A-Z]$/.test(code) ? code[3].toLowerCase() : "";
+}
+
 const EVERYWHERE = {
   "/": (page) => page.search.focus(),
+  s: (page) => page.search.focus(),
+  p: (page) => page.showStage(page.state.stage - 1),
+  n: (page) => page.showStage(page.state.stage + 1),
   "[": (page) => page.showStage(page.state.stage - 1),
   "]": (page) => page.showStage(page.state.stage + 1),
   "+": (page) => page.zoom(1.3),

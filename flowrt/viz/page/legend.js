@@ -18,11 +18,12 @@ export class Legend {
     this.ghosts.addEventListener("change", () => state.change({ ghosts: this.ghosts.checked }));
   }
 
-  show(colours, changes) {
+  show(colours, { changes, tree }) {
     const { state } = this;
     this.select.value = state.colour;
     this.ghosts.checked = state.ghosts;
     this.ghosts.closest("label").hidden = !changes.removed;
+    byId("apart").hidden = !tree.kind.includes("role");
     byId("marks").hidden = !(changes.added + changes.removed + changes.changed);
     refill(
       byId("legend"),

@@ -22,6 +22,7 @@ import { Viewport } from "./viewport.js";
 import { bundle } from "./wires.js";
 
 const LEGIBLE = 0.5; // scale below which a picture is not shown whole at first
+const READABLE_AT_ONCE = 0.62; // scale at which groups are opened at first: texts of 8 pixels
 const READABLE_SCALE = 0.8; // minimum scale for inspecting an item
 
 class Page {
@@ -30,8 +31,17 @@ class Page {
     this.canvas = byId("graph");
     this.viewport = new Viewport();
     this.theme = readTheme();
+    const { clientWidth, clientHeight } = this.canvas.parentElement;
+    this.viewport.resize(clientWidth, clientHeight);
+    const fits = (picture) => this.viewport.scaleFor(picture) >= READABLE_AT_ONCE;
     const open = new Map(
-      graph.trees.map((tree) => [tree, firstOpen(graph.stages.filter((stage) => stage.tree === tree))]),
+      graph.trees.map((tree) => [
+        tree,
+        firstOpen(
+          graph.stages.filter((stage) => stage.tree === tree),
+          fits,
+        ),
+      ]),
     );
     this.state = new State({
       stage: graph.opensAt,
@@ -205,7 +215,7 @@ class Page {
     const { stage, state, selected } = this;
     this.followed = selected === null ? null : this.#follow(selected);
     this.stagebar.show(state.stage);
-    this.legend.show(this.colours, stage.changes);
+    this.legend.show(this.colours, stage);
     this.details.show(
       stage,
       selected,

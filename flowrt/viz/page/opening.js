@@ -1,27 +1,58 @@
-// Which groups are open: at first as many as fit one view, later those that the user opens.
+// Which groups are open: at first as many as one view has room for, later those that the user opens.
 
+import { arrange } from "./arrange.js";
 import { ROOT } from "./graph.js";
 
-const FIRST_SIGHT = 40; // boxes
+const OPENED = ["scope", "function"]; // series and roles are closed at first
+const MOST_TRIED = 200; // arrangements: of a large graph, each takes some milliseconds
 
-/** The names of the groups of `stages` (of one tree) that are open at first: all of a level or none. */
-export function firstOpen(stages) {
-  const [{ tree }] = stages;
-  const counts = stages.map((stage) => stage.counts(false));
-  const childrenOf = (item) => tree.children[item].filter((child) => counts.some((count) => count[child]));
-  const open = new Set();
-  let level = childrenOf(ROOT);
-  let shown = level.length;
-  while (level.length) {
-    const groups = level.filter((item) => !tree.isOperation(item) && tree.kind[item] !== "series");
-    const children = groups.flatMap(childrenOf);
-    const isDevices = groups.every((item) => tree.kind[item] === "device");
-    if (!isDevices && shown + children.length > FIRST_SIGHT) break;
-    for (const item of groups) open.add(tree.names[item]);
-    shown += children.length;
-    level = children;
+/** The names of the groups of `stages` (of one tree) that are open at first; `fits(picture)` is the room. */
+export function firstOpen(stages, fits) {
+  const stage = stages.reduce((a, b) => (b.counts(false)[ROOT] > a.counts(false)[ROOT] ? b : a));
+  const { tree } = stage;
+  const counts = stage.counts(false);
+  const childrenOf = (item) => tree.children[item].filter((child) => counts[child]);
+  const open = new Set(childrenOf(ROOT).filter((item) => tree.kind[item] === "device"));
+  const hasRoom = () => fits(arrange(stage, open, false));
+  let level = [ROOT, ...open];
+  for (let tried = 0; level.length; ) {
+    const next = [];
+    for (const together of alike(stage, level.flatMap(childrenOf), childrenOf)) {
+      if (tried++ === MOST_TRIED) return namesOf(tree, open);
+      for (const item of together) open.add(item);
+      if (hasRoom()) next.push(...together);
+      else for (const item of together) open.delete(item);
+    }
+    level = next;
   }
-  return open;
+  return namesOf(tree, open);
+}
+
+/** Lists of groups that open together: those of one name but for a number, the smallest first. */
+function alike(stage, items, childrenOf) {
+  const { tree } = stage;
+  const found = new Map();
+  for (const item of items) {
+    const held = OPENED.includes(tree.kind[item]) ? childrenOf(item) : [];
+    if (held.length < 2 || isVariable(stage, item, held)) continue;
+    const key = `${tree.parent[item]} ${tree.labels[item].replace(/_?\d+$/, "")} ${held.length}`;
+    if (found.has(key)) found.get(key).push(item);
+    else found.set(key, [item]);
+  }
+  const size = (group) => group.reduce((sum, item) => sum + childrenOf(item).length, 0);
+  return [...found.values()].sort((a, b) => size(a) - size(b));
+}
+
+/** Whether a group is a variable: its handle, and what reads it. */
+function isVariable(stage, group, held) {
+  const { tree } = stage;
+  const isHandle = (item) =>
+    tree.labels[item] === tree.labels[group] && /^resource\b/.test(stage.outputs(item)[0]?.text ?? "");
+  return held.some(isHandle);
+}
+
+function namesOf(tree, items) {
+  return new Set([...items].map((item) => tree.names[item]));
 }
 
 /** `open` with all groups around an item. */

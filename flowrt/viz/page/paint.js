@@ -199,7 +199,8 @@ class Painter {
   }
 
   #stroke(item, colour, width) {
-    const mark = this.changes.marks.get(item) ?? this.#markInside(item);
+    const own = this.changes.areAll ? null : this.changes.marks.get(item);
+    const mark = own ?? this.#markInside(item);
     this.context.setLineDash(mark === "removed" ? [5, 4] : []);
     if (item === this.selected) this.#line(this.theme.accent, 2.6);
     else if (mark) this.#line(this.theme[mark], this.picture.stage.tree.isOperation(item) ? 2 : 1.8);
@@ -209,6 +210,7 @@ class Painter {
 
   /** A closed group has the mark of what changed most in it. */
   #markInside(item) {
+    if (this.changes.areAll) return null;
     const inside = this.changes.inside.get(item);
     if (!inside || this.picture.boxes.get(item)?.isOpen) return null;
     if (inside.removed === this.picture.counts[item]) return "removed";
@@ -240,6 +242,7 @@ class Painter {
     const looks = new Map();
     for (const wire of wires) {
       if (wire.top > this.bottom || wire.bottom < this.top) continue;
+      if (wire.isApart && !this.#isFollowed(wire)) continue;
       if (wire.curve.left > this.right || wire.curve.right < this.left) continue;
       const look = this.#look(wire);
       const known = looks.get(look.key);
@@ -252,7 +255,7 @@ class Painter {
 
   #look(wire) {
     const { theme, followed } = this;
-    const isFollowed = followed !== null && wire.edges.some((edge) => followed.edges.has(edge));
+    const isFollowed = this.#isFollowed(wire);
     const isFaded = followed !== null && !isFollowed;
     const width = Math.min(4, 1.1 + Math.log2(wire.edges.length) / 3);
     const step = Math.round(width * 2) / 2;
@@ -267,6 +270,10 @@ class Painter {
       rank: isFollowed ? 1 : 0,
       isFollowed,
     };
+  }
+
+  #isFollowed(wire) {
+    return this.followed !== null && wire.edges.some((edge) => this.followed.edges.has(edge));
   }
 
   #paintLook({ colour, width, dashes, alpha, wires, isFollowed }) {

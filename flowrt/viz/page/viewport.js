@@ -45,8 +45,7 @@ export class Viewport {
 
   /** Show all of a box, at a scale of at most 1. */
   fit({ x, y, width, height }) {
-    const room = [(this.width - 2 * ROOM) / width, (this.height - 2 * ROOM) / height];
-    this.scale = Math.max(LEAST_SCALE, Math.min(1, ...room));
+    this.scale = this.scaleFor({ width, height });
     this.center(x + width / 2, y + height / 2);
   }
 
@@ -58,6 +57,12 @@ export class Viewport {
     this.center(box.x + box.width / 2, box.y + box.height / 2);
     this.x = Math.max(this.x, ROOM - box.x * this.scale);
     this.y = Math.max(this.y, ROOM - box.y * this.scale);
+  }
+
+  /** The scale, at most 1, at which all of a box is seen. */
+  scaleFor({ width, height }) {
+    const room = [(this.width - 2 * ROOM) / width, (this.height - 2 * ROOM) / height];
+    return Math.max(LEAST_SCALE, Math.min(1, ...room));
   }
 
   center(x, y) {

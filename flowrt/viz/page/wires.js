@@ -28,6 +28,7 @@ class Wire {
   #picture;
   #curve = null;
   #strength = 0;
+  #isAside;
 
   constructor(picture, from, to) {
     this.#picture = picture;
@@ -35,6 +36,7 @@ class Wire {
     this.to = to;
     this.edges = [];
     this.isRemoved = true;
+    this.#isAside = picture.stage.tree.isApart(from, to);
     const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
     this.top = Math.min(a.y, b.y);
     this.bottom = Math.max(a.y + a.height, b.y + b.height);
@@ -49,6 +51,11 @@ class Wire {
 
   get kind() {
     return STRENGTH[this.#strength];
+  }
+
+  /** Whether it connects the model with what is set apart from it, within a device: drawn only if followed. */
+  get isApart() {
+    return this.#isAside && this.kind !== "transfer";
   }
 
   /**
@@ -78,7 +85,11 @@ function curveBetween(picture, from, to) {
 function courseOf(picture, from, to, a, b) {
   const { tree } = picture.stage;
   const isApart = a.x + a.width < b.x || b.x + b.width < a.x;
-  const betweenDevices = tree.kind[tree.siblings(from, to)[0]] === "device";
+  const [above, below] = tree.siblings(from, to);
+  const betweenDevices = tree.kind[above] === "device";
+  const isPastOthers =
+    tree.kind[above] === "role" && tree.kind[below] === "role" && tree.layer[below] - tree.layer[above] > 1;
+  if (isPastOthers) return "around";
   if (b.y >= a.y + a.height && !betweenDevices) return "down";
   return isApart ? "across" : "around";
 }
