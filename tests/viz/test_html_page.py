@@ -1,8 +1,10 @@
 """The HTML page in a real browser: Debian's Chromium, without a screen."""
 
 import json
+import time
 from itertools import pairwise
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -158,6 +160,20 @@ def test_a_stage_says_what_it_changed(page):
     said = page.text_of("#details")
     assert "CHANGED: DEVICE" in said
     assert "→ CPU:1" in said
+
+
+def test_the_picture_is_saved_as_svg_and_as_png(page, browser, tmp_path):
+    browser.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    for kind in ("svg", "png"):
+        page.click_on(f"#save-{kind}")
+    deadline = time.monotonic() + 30
+    while sorted(path.suffix for path in tmp_path.iterdir()) != [".png", ".svg"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    svg, png = (next(tmp_path.glob(f"*.{kind}")) for kind in ("svg", "png"))
+    texts = [element.text for element in ElementTree.parse(svg).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"x", "layer × 4", "Gradients", "Optimizer"} <= set(texts)
+    assert png.read_bytes().startswith(b"\x89PNG")
 
 
 def test_search_finds_opens_and_selects(page):

@@ -4,6 +4,7 @@ import { arrange } from "./arrange.js";
 import { colouring, modesOf } from "./colour.js";
 import { Details } from "./details.js";
 import { byId } from "./dom.js";
+import { savePng, saveSvg } from "./download.js";
 import { follow } from "./follow.js";
 import { formatCount } from "./format.js";
 import { Graph } from "./graph.js";
@@ -112,6 +113,8 @@ class Page {
     byId("zoom-out").addEventListener("click", () => this.zoom(1 / 1.3));
     byId("fit").addEventListener("click", () => this.fit());
     byId("open-all").addEventListener("click", () => this.#setOpen(allOpen(this.stage.tree), true));
+    byId("save-svg").addEventListener("click", () => saveSvg(this.scene, this.fileName));
+    byId("save-png").addEventListener("click", () => savePng(this.scene, this.fileName));
     byId("close-all").addEventListener("click", () => this.#setOpen(new Set(), true));
   }
 
@@ -266,24 +269,25 @@ class Page {
     this.redraw();
   }
 
+  /** What is painted: see paint.js. */
+  get scene() {
+    const { picture, wires, viewport, theme, colours, changes, selected, followed } = this;
+    const { onlyClass } = this.state;
+    return { picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass };
+  }
+
+  /** The name of a saved picture, without its ending. */
+  get fileName() {
+    return `${this.stage.name}, ${this.graph.title}`.replace(/[^\w.,-]+/g, "_").slice(0, 80);
+  }
+
   /** Paint in the next frame, once, however often this is called. */
   redraw() {
     if (this.isWaiting) return;
     this.isWaiting = true;
     requestAnimationFrame(() => {
       this.isWaiting = false;
-      const { picture, wires, viewport, theme, colours, changes, selected, followed } = this;
-      paint(this.canvas.getContext("2d", { alpha: false }), {
-        picture,
-        wires,
-        viewport,
-        theme,
-        colours,
-        changes,
-        selected,
-        followed,
-        onlyClass: this.state.onlyClass,
-      });
+      paint(this.canvas.getContext("2d", { alpha: false }), this.scene);
       this.overview.frame();
       this.canvas.dispatchEvent(new Event("painted"));
     });
