@@ -75,9 +75,11 @@ from flowrt.graph.ops.elementwise.math import *
 from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, lgamma, polygamma
 from flowrt.graph.ops.linalg.decompositions import *
 from flowrt.graph.ops.linalg.einsum import einsum
+from flowrt.graph.ops.linalg.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
 from flowrt.graph.ops.linalg.matmul import cross, matmul, tensordot
 from flowrt.graph.ops.linalg.matrix_parts import *
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
+from flowrt.graph.ops.nn.fake_quant import *
 from flowrt.graph.ops.nn.norms import *
 from flowrt.graph.ops.random.random_ops import *
 from flowrt.graph.ops.random.sampling import *
@@ -137,7 +139,8 @@ _LAZY_MODULES = (
     "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "distributions",
     "estimator", "examples", "experimental", "flags", "gfile", "graph_util", "image", "initializers",
     "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
-    "python_io", "resource_loader", "saved_model", "sparse", "summary", "test", "train", "viz",
+    "python_io", "quantization", "resource_loader", "saved_model", "signal", "sparse", "summary", "test",
+    "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),

@@ -39,10 +39,12 @@ from flowrt import nn as nn
 from flowrt import profiler as profiler
 from flowrt import python as python
 from flowrt import python_io as python_io
+from flowrt import quantization as quantization
 from flowrt import random as random
 from flowrt import resource_loader as resource_loader
 from flowrt import reverse as _reverse_v2
 from flowrt import saved_model as saved_model
+from flowrt import signal as signal
 from flowrt import sparse as sparse
 from flowrt import strings as strings
 from flowrt import summary as summary
@@ -877,6 +879,96 @@ def expm1(
     """exp(x) - 1, exact for small x.
     """
 
+def fake_quant_with_min_max_args(
+    inputs: NumericLike,
+    min: builtins.float = ...,
+    max: builtins.float = 6.0,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """Numbers rounded to values of a range that is the same for all.
+    """
+
+def fake_quant_with_min_max_args_gradient(
+    gradients: NumericLike,
+    inputs: NumericLike,
+    min: builtins.float = ...,
+    max: builtins.float = 6.0,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The gradient of FakeQuantWithMinMaxArgs.
+    """
+
+def fake_quant_with_min_max_vars(
+    inputs: NumericLike,
+    min: NumericLike,
+    max: NumericLike,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """Numbers rounded to values of one range, which is computed.
+    """
+
+def fake_quant_with_min_max_vars_gradient(
+    gradients: NumericLike,
+    inputs: NumericLike,
+    min: NumericLike,
+    max: NumericLike,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> builtins.list[Tensor]:
+    """The gradient of FakeQuantWithMinMaxVars.
+    """
+
+def fake_quant_with_min_max_vars_per_channel(
+    inputs: NumericLike,
+    min: NumericLike,
+    max: NumericLike,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """Numbers rounded to values of a range of each channel.
+    """
+
+def fake_quant_with_min_max_vars_per_channel_gradient(
+    gradients: NumericLike,
+    inputs: NumericLike,
+    min: NumericLike,
+    max: NumericLike,
+    num_bits: builtins.int = 8,
+    narrow_range: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> builtins.list[Tensor]:
+    """The gradient of FakeQuantWithMinMaxVarsPerChannel.
+    """
+
+def fft(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The discrete Fourier transform over the last 1 dimensions.
+    """
+
+def fft2d(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The discrete Fourier transform over the last 2 dimensions.
+    """
+
+def fft3d(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The discrete Fourier transform over the last 3 dimensions.
+    """
+
 def fill(
     dims: ShapeTensorLike,
     value: TensorLike,
@@ -964,6 +1056,27 @@ def identity_n(
     name: builtins.str | None = None,
 ) -> builtins.list[Tensor]:
     """The inputs unchanged, as one operation, to which a gradient for several tensors can be attached.
+    """
+
+def ifft(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The inverse of FFT.
+    """
+
+def ifft2d(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The inverse of FFT2D.
+    """
+
+def ifft3d(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The inverse of FFT3D.
     """
 
 initialize_all_tables = _initialize_all_tables

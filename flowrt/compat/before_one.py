@@ -1,5 +1,6 @@
-"""Names of before TensorFlow 1.0, which only the alias `tensorflow` has. Their arguments are TensorFlow 1's
-where the new name has them in another order.
+"""Names of before TensorFlow 1.0, and `spectral`, which became `signal`: only the alias `tensorflow` has them.
+
+Their arguments are TensorFlow 1's where the new name has them in another order.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ NAMES: Mapping[str, Mapping[str, str | Callable[..., Any]]] = {
         "inv": "reciprocal",
         "complex_abs": "abs",
         "listdiff": "setdiff1d",
+        "spectral": "signal",
         "concat_v2": "concat",
         "histogram_summary": _histogram_summary,
         "image_summary": _image_summary,

@@ -77,15 +77,13 @@ variables cannot be partitioned. Instead: train.replica_device_setter, which spr
 there is no combined gather and segment sum. Instead: segment_sum of gather
     sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum
 there are no quantized dtypes. Instead: round, clip_by_value and cast
-    QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantization quantize quantize_v2 quantized_concat
-    dequantize fake_quant_with_min_max_args fake_quant_with_min_max_args_gradient fake_quant_with_min_max_vars
-    fake_quant_with_min_max_vars_gradient fake_quant_with_min_max_vars_per_channel
-    fake_quant_with_min_max_vars_per_channel_gradient nn.quantized_avg_pool nn.quantized_conv2d
-    nn.quantized_max_pool nn.quantized_relu_x train.do_quantize_training_on_graphdef
+    QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantize quantize_v2 quantized_concat dequantize
+    nn.quantized_avg_pool nn.quantized_conv2d nn.quantized_max_pool nn.quantized_relu_x
+    train.do_quantize_training_on_graphdef
 there is no such operation. Instead: NumPy's or SciPy's in a py_func
-    audio betainc bitcast decode_base64 encode_base64 extract_volume_patches fft fft2d fft3d
-    histogram_fixed_width_bins ifft ifft2d ifft3d igamma igammac lbeta matrix_solve_ls matrix_square_root
-    signal spectral zeta nn.dilation2d nn.erosion2d nn.fractional_avg_pool nn.fractional_max_pool
+    audio betainc bitcast decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
+    igamma igammac lbeta matrix_solve_ls matrix_square_root zeta nn.dilation2d nn.erosion2d
+    nn.fractional_avg_pool nn.fractional_max_pool
 there is one hash of strings. Instead: strings.to_hash_bucket_fast
     fingerprint string_to_hash_bucket string_to_hash_bucket_strong
     strings.to_hash_bucket strings.to_hash_bucket_strong
@@ -93,6 +91,8 @@ compiled operations cannot be loaded. Instead: py_func, custom_gradient
     load_op_library load_library load_file_system_library user_ops sysconfig
 its functions are at the top level. Instead: reshape, reverse, roll, tile, gather_nd, scatter_nd
     manip
+its functions are in signal. Instead: signal.rfft, signal.dct
+    spectral
 operations are created by public functions only. Instead: the functions of flowrt and flowrt.nn
     raw_ops
 TensorFlow 2 is not supported. Instead: compat.v1
@@ -190,7 +190,7 @@ PUBLIC_NAMESPACES = [
     "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
-    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing",
+    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal", "quantization",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 

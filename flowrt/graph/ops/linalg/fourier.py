@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.dtypes import DType, complex128, float64
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
+from flowrt.graph.ops.array.concat_and_split import concat, stack
+from flowrt.graph.ops.array.padding import pad_op
+from flowrt.graph.ops.array.ranges import range
 from flowrt.graph.ops.array.reductions import reduce_prod
+from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.elementwise.comparison import equal
+from flowrt.graph.ops.elementwise.division import divide
 from flowrt.graph.ops.elementwise.math import reciprocal
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.shapes import Shape, format_shape, is_static
 
 
 def _check_rank(found: Shape, rank: int) -> None:
@@ -34,9 +40,9 @@ def _size_of(x: Tensor, rank: int) -> Tensor:
     return cast(reduce_prod(shape(x)[-rank:]), x.dtype)
 
 
-def _define_complex(rank: int) -> None:
+def _define_complex(rank: int) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     name = "FFT" if rank == 1 else f"FFT{rank}D"
-    axes = tuple(range(-rank, 0))
+    axes = (-3, -2, -1)[-rank:]
 
     def shapes(s: ShapeContext) -> Sequence[Shape]:
         _check_rank(s.shapes[0], rank)
@@ -72,15 +78,29 @@ def _define_complex(rank: int) -> None:
         samples=samples,
         doc=f"The inverse of {name}.",
     )
+    return forward, inverse
 
 
-def _refuse(op: Operation, *_: Any) -> NoReturn:
-    raise op.error(UnimplementedError, "expected no gradient through it: there is none yet")
+def _occurrences(length: Tensor, dtype: DType) -> Tensor:
+    """The number of times that each of the ``length // 2 + 1`` coefficients of a real signal is in its whole
+    transform: twice, once conjugated, but for the first, and the middle one of an even length.
+    """
+    at = range(length // 2 + 1)
+    return 2 - cast(equal(2 * at % length, 0), dtype)
 
 
-def _define_real(rank: int) -> None:
+def _with_cut_off(dy: Tensor, x: Tensor, rank: int) -> Tensor:
+    """``dy`` in the shape of ``x``, of which the transform has cut off the ends of ``rank`` dimensions."""
+    if is_static(x.spec.shape) and dy.spec.shape == x.spec.shape:
+        return dy
+    cut = (shape(x) - shape(dy))[-rank:]
+    before = zeros_like(shape(x))
+    return pad_op(dy, stack([before, concat([before[:-rank], cut], 0)], 1))
+
+
+def _define_real(rank: int) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     name = "RFFT" if rank == 1 else f"RFFT{rank}D"
-    axes = tuple(range(-rank, 0))
+    axes = (-3, -2, -1)[-rank:]
 
     def sizes(s: ShapeContext, last: Any) -> Sequence[Shape]:
         known, lengths = s.shapes[0], s.value(1)
@@ -104,40 +124,66 @@ def _define_real(rank: int) -> None:
         check_lengths(input.shape, [*fft_length[:-1], fft_length[-1] // 2 + 1])
         return delivered(xp, xp.fft.irfftn(input, tuple(fft_length), axes=axes), Treal.np, out)
 
-    lengths = np.array([3, 3, 5][-rank:], np.int32)
+    def forward_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+        x, lengths = op.inputs
+        once = divide(dy, cast(_occurrences(lengths[-1], x.dtype), dy.dtype))
+        found = inverse(once, lengths, Treal=x.dtype)
+        return [_with_cut_off(multiply(found, cast(reduce_prod(lengths), x.dtype)), x, rank), None]
 
-    define_op(
+    def inverse_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+        x, lengths = op.inputs
+        share = divide(_occurrences(lengths[-1], dy.dtype), cast(reduce_prod(lengths), dy.dtype))
+        found = multiply(forward(dy, lengths, Tcomplex=x.dtype), cast(share, x.dtype))
+        return [_with_cut_off(found, x, rank), None]
+
+    def lengths_of(last: int) -> Any:
+        return np.array([3, 3, last][-rank:], np.int32)
+
+    forward: OpDef[Tensor] = define_op(
         name,
         "input: Treal in float32 | float64, fft_length: host int32 "
         "-> output: Tcomplex in complex64 | complex128",
         attrs="Tcomplex: type = complex64",
         shape=lambda s: sizes(s, lambda n: n // 2 + 1 if n else 0),
         kernel=to_complex,
-        vjp=_refuse,
-        jvp=_refuse,
+        vjp=forward_vjp,
+        jvp=LINEAR,
         samples=lambda rng: [
-            sample(rng.standard_normal((2, 3, 4, 5)).astype(np.float32), lengths, differentiable=False)
+            sample(
+                rng.standard_normal((2, 3, 4, 5)[-rank - 1 :]),
+                lengths_of(last),
+                Tcomplex=complex128,
+                differentiable=False,  # by real differences
+            )
+            for last in (5, 4)
         ],
         doc=f"The Fourier transform of real numbers over the last {rank} dimensions, without what repeats.",
     )
-    define_op(
+    inverse: OpDef[Tensor] = define_op(
         f"I{name}",
         "input: Tcomplex in complex64 | complex128, fft_length: host int32 "
         "-> output: Treal in float32 | float64",
         attrs="Treal: type = float32",
         shape=lambda s: sizes(s, lambda n: n),
         kernel=to_real,
-        vjp=_refuse,
-        jvp=_refuse,
+        vjp=inverse_vjp,
+        jvp=LINEAR,
         samples=lambda rng: [
             sample(
-                (rng.standard_normal((2, 3, 4, 4)) + 0j).astype(np.complex64), lengths, differentiable=False
+                rng.standard_normal((2, 3, 4, 4)[-rank - 1 :]) + 1j * rng.standard_normal(4),
+                lengths_of(last),
+                Treal=float64,
             )
+            for last in (5, 4)
         ],
         doc=f"The inverse of {name}.",
     )
+    return forward, inverse
 
 
-for _rank in (1, 2, 3):
-    _define_complex(_rank)
-    _define_real(_rank)
+fft, ifft = _define_complex(1)
+fft2d, ifft2d = _define_complex(2)
+fft3d, ifft3d = _define_complex(3)
+rfft_op, irfft_op = _define_real(1)
+rfft2d_op, irfft2d_op = _define_real(2)
+rfft3d_op, irfft3d_op = _define_real(3)

@@ -17,6 +17,12 @@ from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import all_delivered, delivered
 from flowrt.graph.shapes import Shape, format_shape
 
+__all__ = [
+    "fake_quant_with_min_max_args", "fake_quant_with_min_max_args_gradient", "fake_quant_with_min_max_vars",
+    "fake_quant_with_min_max_vars_gradient", "fake_quant_with_min_max_vars_per_channel",
+    "fake_quant_with_min_max_vars_per_channel_gradient",
+]  # fmt: skip
+
 _ATTRS = "num_bits: int = 8, narrow_range: bool = False"
 
 
@@ -65,7 +71,7 @@ def _attrs_of(op: Any) -> dict[str, Any]:
 
 _ENDS = "min: float = -6.0, max: float = 6.0"
 
-fake_quant_args_gradient: OpDef[Tensor] = define_op(
+fake_quant_with_min_max_args_gradient: OpDef[Tensor] = define_op(
     "FakeQuantWithMinMaxArgsGradient",
     "gradients: float32, inputs: float32 -> backprops: float32",
     attrs=f"{_ENDS}, {_ATTRS}",
@@ -81,10 +87,10 @@ fake_quant_args_gradient: OpDef[Tensor] = define_op(
 
 def _args_vjp(op: Any, dy: Tensor) -> list[Any]:
     ends = {key: op.get_attr(key) for key in ("min", "max")}
-    return [fake_quant_args_gradient(dy, op.inputs[0], **ends, **_attrs_of(op))]
+    return [fake_quant_with_min_max_args_gradient(dy, op.inputs[0], **ends, **_attrs_of(op))]
 
 
-fake_quant_args: OpDef[Tensor] = define_op(
+fake_quant_with_min_max_args: OpDef[Tensor] = define_op(
     "FakeQuantWithMinMaxArgs",
     "inputs: float32 -> outputs: float32",
     attrs=f"{_ENDS}, {_ATTRS}",
@@ -111,7 +117,7 @@ def _check_ends(s: ShapeContext, first: int, is_by_channel: bool) -> None:
             raise InvalidArgumentError(f"{name}: expected rank {expected}; got shape {format_shape(shape)}")
 
 
-def _define(name: str, is_by_channel: bool, doc: str) -> OpDef[Tensor]:
+def _define(name: str, is_by_channel: bool, doc: str) -> tuple[OpDef[Tensor], OpDef[list[Tensor]]]:
     def axes(x: Any) -> Any:
         return tuple(range(x.ndim - 1)) if is_by_channel else None
 
@@ -153,7 +159,7 @@ def _define(name: str, is_by_channel: bool, doc: str) -> OpDef[Tensor]:
         _check_ends(s, 1, is_by_channel)
         return [s.shapes[0]]
 
-    return define_op(
+    op: OpDef[Tensor] = define_op(
         name,
         "inputs: float32, min: float32, max: float32 -> outputs: float32",
         attrs=_ATTRS,
@@ -165,11 +171,12 @@ def _define(name: str, is_by_channel: bool, doc: str) -> OpDef[Tensor]:
         samples=lambda rng: [calls(rng, 1, narrow_range=True, num_bits=4, differentiable=False)],
         doc=doc,
     )
+    return op, gradient
 
 
-fake_quant_vars = _define(
+fake_quant_with_min_max_vars, fake_quant_with_min_max_vars_gradient = _define(
     "FakeQuantWithMinMaxVars", False, "Numbers rounded to values of one range, which is computed."
 )
-fake_quant_vars_per_channel = _define(
+fake_quant_with_min_max_vars_per_channel, fake_quant_with_min_max_vars_per_channel_gradient = _define(
     "FakeQuantWithMinMaxVarsPerChannel", True, "Numbers rounded to values of a range of each channel."
 )
