@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "device": ("errors", "dtypes", "loops"),
     "storage": ("errors", "dtypes", "protos"),
     "graph": (
-        "errors", "base.user_frames", "dtypes", "protos", "storage", "loops", "device.spec", "device.device_kinds",
+        "errors", "base.user_frames", "dtypes", "protos", "storage", "loops", "device.spec",
+        "device.device_kinds",
     ),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "base.progress", "dtypes", "protos", "loops", "device", "graph", "rendezvous"),

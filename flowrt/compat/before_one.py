@@ -1,4 +1,5 @@
-"""Names of before TensorFlow 1.0, and `spectral`, which became `signal`: only the alias `tensorflow` has them.
+"""Names of before TensorFlow 1.0, and `spectral`, which became `signal`: only the alias `tensorflow` has
+them.
 
 Their arguments are TensorFlow 1's where the new name has them in another order.
 """

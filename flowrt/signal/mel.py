@@ -56,8 +56,8 @@ def linear_to_mel_weight_matrix(
         highest = cast(sample_rate, kind) / 2
         bins = linspace(cast(0.0, kind), highest, convert_to_tensor(num_spectrogram_bins, int32))
         spectrum = _mel(bins[1:])[:, None]  # without the constant part of a signal
-        ends = [_mel(convert_to_tensor(edge, kind)) for edge in (lower_edge_hertz, upper_edge_hertz)]
-        edges = linspace(*ends, num_mel_bins + 2)
+        lowest, top = (_mel(convert_to_tensor(edge, kind)) for edge in (lower_edge_hertz, upper_edge_hertz))
+        edges = linspace(lowest, top, num_mel_bins + 2)
         lower, center, upper = edges[:-2], edges[1:-1], edges[2:]
         rising = (spectrum - lower) / (center - lower)
         falling = (upper - spectrum) / (upper - center)

@@ -120,10 +120,9 @@ def test_what_is_opened_stays_under_the_pointer(page):
 def test_roles_are_beside_the_model_and_their_edges_shown_on_request(page):
     left, _, width, _ = page.evaluate(f"flowrtPage.placeOf({item(SERIES)})")
     assert page.evaluate(f"flowrtPage.placeOf({item('[gradients]/')})")[0] > left + width
-    shown = """(() => {
-        const wire = flowrtPage.wires.find((w) => w.from === %s && w.to === %s);
-        return [wire.isApart, Boolean(flowrtPage.followed)];
-    })()""" % (item(SERIES), item("[gradients]/"))
+    ends = f"w.from === {item(SERIES)} && w.to === {item('[gradients]/')}"
+    wire = f"flowrtPage.wires.find((w) => {ends})"
+    shown = f"[{wire}.isApart, Boolean(flowrtPage.followed)]"
     assert page.evaluate(shown) == [True, False]
     before = page.evaluate("flowrtPage.canvas.toDataURL()")
     click(page, "[gradients]/")

@@ -125,7 +125,7 @@ class BaseSession:
         try:
             return self._execute(request, values, options, run_metadata)
         except OpError as error:
-            if error.op in self._graph.operations:
+            if error.op is not None and error.op in self._graph.operations:
                 self._graph.operations[error.op].describe_calls(error)
             raise
 
