@@ -125,22 +125,46 @@ def _define(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **options:
 
 
 def DEFINE_string(*args: Any, **kwargs: Any) -> None:
-    """``DEFINE_string(name, default, help)``"""
+    """``DEFINE_string(name, default, help)``
+
+    Example:
+        >>> tf.app.flags.DEFINE_string('data_dir', 'data', 'directory of the images')
+        >>> tf.app.flags.FLAGS.data_dir  # in a program, what --data_dir says
+        'data'
+    """
     _define(str, args, kwargs)
 
 
 def DEFINE_integer(*args: Any, **kwargs: Any) -> None:
-    """``DEFINE_integer(name, default, help)``"""
+    """``DEFINE_integer(name, default, help)``
+
+    Example:
+        >>> tf.app.flags.DEFINE_integer('steps', 100, 'training steps')
+        >>> tf.app.flags.FLAGS.steps + 1
+        101
+    """
     _define(int, args, kwargs)
 
 
 def DEFINE_float(*args: Any, **kwargs: Any) -> None:
-    """``DEFINE_float(name, default, help)``"""
+    """``DEFINE_float(name, default, help)``
+
+    Example:
+        >>> tf.app.flags.DEFINE_float('rate', 0.1, 'learning rate')
+        >>> tf.app.flags.FLAGS.rate
+        0.1
+    """
     _define(float, args, kwargs)
 
 
 def DEFINE_boolean(*args: Any, **kwargs: Any) -> None:
-    """``DEFINE_boolean(name, default, help)``: ``--name``, ``--name=false`` and ``--noname``."""
+    """``DEFINE_boolean(name, default, help)``: ``--name``, ``--name=false`` and ``--noname``.
+
+    Example:
+        >>> tf.app.flags.DEFINE_boolean('shuffle', True, 'shuffle the data')
+        >>> tf.app.flags.FLAGS.shuffle
+        True
+    """
     _define(_boolean, args, kwargs)
 
 

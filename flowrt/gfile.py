@@ -47,7 +47,15 @@ class _BytesWriter(io.BufferedWriter):
 
 
 def GFile(name: Any, mode: str = "r") -> IO[Any]:
-    """Open a file. Text modes are UTF-8; all modes write text and bytes alike."""
+    """Open a file. Text modes are UTF-8; all modes write text and bytes alike.
+
+    Example:
+        >>> with tf.gfile.Open('notes.txt', 'w') as file:
+        ...     count = file.write('hello')
+        >>> with tf.gfile.Open('notes.txt') as file:
+        ...     file.read()
+        'hello'
+    """
     kind = mode.replace("b", "")
     with _typed_errors(name):
         if kind not in ("w", "a", "x"):
@@ -62,19 +70,34 @@ Open = FastGFile = GFile
 
 
 def Exists(filename: Any) -> bool:
+    """Whether there is a file or directory ``filename``.
+
+    Example:
+        >>> tf.gfile.Exists('missing.txt')
+        False
+    """
     return os.path.exists(filename)
 
 
 def IsDirectory(dirname: Any) -> bool:
+    """Whether ``dirname`` is a directory."""
     return os.path.isdir(dirname)
 
 
 def MakeDirs(dirname: Any) -> None:
+    """Make the directory ``dirname`` and those above it, unless they are there.
+
+    Example:
+        >>> tf.gfile.MakeDirs('runs/first')
+        >>> tf.gfile.IsDirectory('runs/first')
+        True
+    """
     with _typed_errors(dirname):
         os.makedirs(dirname, exist_ok=True)
 
 
 def MkDir(dirname: Any) -> None:
+    """Make the directory ``dirname``. Raises `AlreadyExistsError`, and `NotFoundError` without its parent."""
     with _typed_errors(dirname):
         os.mkdir(dirname)
 
@@ -90,11 +113,20 @@ def DeleteRecursively(dirname: Any) -> None:
 
 
 def ListDirectory(dirname: Any) -> list[str]:
+    """The names in the directory ``dirname``, sorted."""
     with _typed_errors(dirname):
         return sorted(os.listdir(dirname))
 
 
 def Glob(filename: Any) -> list[str]:
+    """The names that the pattern ``filename`` matches, sorted.
+
+    Example:
+        >>> for name in ('part-0', 'part-1'):
+        ...     tf.gfile.Open(name, 'w').close()
+        >>> tf.gfile.Glob('part-*')
+        ['part-0', 'part-1']
+    """
     return sorted(glob.glob(os.fspath(filename)))
 
 

@@ -186,7 +186,15 @@ class RandomNormal(Initializer):
 
 
 class TruncatedNormal(RandomNormal):
-    """`RandomNormal` with values beyond two ``stddev`` redrawn."""
+    """`RandomNormal` with values beyond two ``stddev`` redrawn.
+
+    Example:
+        >>> initializer = tf.truncated_normal_initializer(stddev=0.1)
+        >>> weights = tf.get_variable('w', [1000], initializer=initializer)
+        >>> session.run(weights.initializer)
+        >>> bool(abs(weights.eval()).max() <= 0.2)
+        True
+    """
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         return random_ops.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
@@ -357,7 +365,13 @@ glorot_normal_initializer = GlorotNormal
 def xavier_initializer(
     uniform: bool = True, seed: int | None = None, dtype: DTypeLike = dtypes.float32
 ) -> VarianceScaling:
-    """Glorot's initializer under the name of ``contrib.layers``."""
+    """Glorot's initializer under the name of ``contrib.layers``.
+
+    Example:
+        >>> initializer = tf.contrib.layers.xavier_initializer()
+        >>> tf.get_variable('w', [2, 3], initializer=initializer).shape.as_list()
+        [2, 3]
+    """
     return GlorotUniform(seed, dtype) if uniform else GlorotNormal(seed, dtype)
 
 

@@ -34,7 +34,11 @@ def get_verbosity() -> int:
 
 
 def set_verbosity(v: int) -> None:
-    """Show messages from level ``v`` on, on standard error unless the program has set up logging."""
+    """Show messages from level ``v`` on, on standard error unless the program has set up logging.
+
+    Example:
+        >>> tf.logging.set_verbosity(tf.logging.ERROR)
+    """
     _logger.setLevel(v)
     if not _logger.handlers and not _logging.getLogger().handlers:
         handler = _logging.StreamHandler()

@@ -40,7 +40,13 @@ _directories: list[str] = []
 
 
 def get_temp_dir() -> str:
-    """One directory for the whole process, removed when it ends."""
+    """One directory for the whole process, removed when it ends.
+
+    Example:
+        >>> import os
+        >>> os.path.isdir(tf.test.get_temp_dir())
+        True
+    """
     if not _directories:
         _directories.append(tempfile.mkdtemp())
         atexit.register(shutil.rmtree, _directories[0], ignore_errors=True)
@@ -142,7 +148,14 @@ def _moved(x: Any, index: int, by: float) -> Any:
 
 
 class TestCase(unittest.TestCase):
-    """A unittest.TestCase in which every test begins with an empty default graph and fixed random seeds."""
+    """A unittest.TestCase in which every test begins with an empty default graph and fixed random seeds.
+
+    Example:
+        >>> class SquareTest(tf.test.TestCase):
+        ...     def test_square(self):
+        ...         with self.test_session():
+        ...             self.assertAllClose(tf.square([2.0, 3.0]).eval(), [4.0, 9.0])
+    """
 
     def __init__(self, methodName: str = "runTest") -> None:
         super().__init__(methodName)

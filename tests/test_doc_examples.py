@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from benchmarks.names import DATA, read_corpus
 from flowrt.graph.op_def import OpDef
 from flowrt.tf1.missing_names import PUBLIC_NAMESPACES, public_names
 
@@ -22,7 +23,7 @@ PARSER = doctest.DocTestParser()
 def examples() -> Iterator[doctest.DocTest]:
     """One test for each docstring with such a section, under the first public name."""
     seen = set[str]()
-    for space in ("", *PUBLIC_NAMESPACES):
+    for space in ("", *PUBLIC_NAMESPACES, "keras", "keras.layers"):
         module: Any = functools.reduce(getattr, filter(None, space.split(".")), tf)
         for name in public_names(space):
             doc = doc_of(getattr(module, name))
@@ -54,6 +55,32 @@ def test_examples_print_what_they_say(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(tests) > 150
     wrong = "".join(map(failures, tests))
     assert not wrong, wrong
+
+
+WITHOUT_EXAMPLE = {
+    "app.flags.FLAGS", "app.run", "disable_v2_behavior", "enable_eager_execution", "no_op",
+    "reset_default_graph", "test.main",
+}  # fmt: skip
+"""Names used much whose example would be a whole program, or would show nothing."""
+
+
+def test_the_names_that_programs_use_most_have_examples() -> None:
+    most_used: dict[int, tuple[str, Any]] = {}
+    for name in read_corpus(DATA.read_text()).names:
+        if (value := public_value(name)) is not None:
+            most_used.setdefault(id(value), (name, value))
+    first = list(most_used.values())[:150]
+    assert {name for name, value in first if "\nExample:\n" not in doc_of(value)} <= WITHOUT_EXAMPLE
+
+
+def public_value(name: str) -> Any:
+    """The function or class of ours that is called ``name``; None if there is none, or it is a message."""
+    value: Any = tf
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    module = getattr(value, "__module__", None) or "flowrt"
+    is_ours = module.startswith("flowrt") and not module.startswith("flowrt.protos")
+    return value if callable(value) and is_ours and not inspect.ismodule(value) else None
 
 
 def test_a_wrong_example_is_found() -> None:

@@ -315,7 +315,12 @@ def dropout(
 
 @add_arg_scope
 def flatten(inputs: NumericLike, outputs_collections: Any = None, scope: str | None = None) -> Tensor:
-    """``[n, ...] -> [n, product of the rest]``."""
+    """``[n, ...] -> [n, product of the rest]``.
+
+    Example:
+        >>> tf.contrib.layers.flatten(tf.zeros([2, 3, 4])).shape.as_list()
+        [2, 12]
+    """
     return _collected(Flatten(name=scope)(inputs), outputs_collections)
 
 

@@ -67,6 +67,14 @@ def optimize_loss(
     optimizer. ``gradient_multipliers`` are by variable or its name; ``clip_gradients`` is the largest global
     norm or a function of the (gradient, variable) pairs, such as the result of `adaptive_clipping_fn`. Raises
     `InvalidArgumentError` for arguments of other kinds.
+
+    Example:
+        >>> v = tf.get_variable('v', initializer=1.0)
+        >>> step = tf.train.get_or_create_global_step()
+        >>> train = tf.contrib.layers.optimize_loss(v ** 2, step, learning_rate=0.1, optimizer='SGD')
+        >>> session.run(tf.global_variables_initializer())
+        >>> session.run(train), v.eval(), step.eval()
+        (np.float32(1.0), np.float32(0.8), np.int64(1))
     """
     loss = convert_to_tensor(loss)
     assert_scalar(loss)

@@ -32,6 +32,13 @@ from flowrt.graph.source import misuse, user_line
 class TensorSpec:
     """The type of a function's argument: a tensor of ``shape`` (unknown dimensions None, or None for any
     shape) and ``dtype``.
+
+    Example:
+        >>> @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        ... def double(x):
+        ...     return x * 2
+        >>> double(tf.constant([1.0, 2.0])).eval()
+        array([2., 4.], dtype=float32)
     """
 
     shape: Any

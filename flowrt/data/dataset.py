@@ -67,6 +67,12 @@ class Dataset:
         """One element per row of ``tensors``, which have the same number of rows.
 
         Raises `InvalidArgumentError` for scalars and differing row counts.
+
+        Example:
+            >>> dataset = tf.data.Dataset.from_tensor_slices(([1, 2, 3], [10, 20, 30]))
+            >>> x, y = dataset.batch(2).make_one_shot_iterator().get_next()
+            >>> session.run([x, y])
+            [array([1, 2], dtype=int32), array([10, 20], dtype=int32)]
         """
         return Dataset(TensorSlices(_components(tensors)))
 
@@ -327,6 +333,14 @@ class TFRecordDataset(Dataset):
     ``filenames`` is one, several, or a dataset of names; ``compression_type`` "", "GZIP" or "ZLIB".
     ``buffer_size`` and ``num_parallel_reads`` are accepted: files are read one after the other. A step raises
     `NotFoundError` for a missing file, and `DataLossError`, with the byte, at a damaged record.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter('data.tfrecord') as writer:
+        ...     writer.write(b'one')
+        ...     writer.write(b'two')
+        >>> record = tf.data.TFRecordDataset('data.tfrecord').make_one_shot_iterator().get_next()
+        >>> session.run(record), session.run(record)
+        (b'one', b'two')
     """
 
     def __init__(

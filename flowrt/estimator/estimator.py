@@ -60,6 +60,18 @@ class Estimator:
     checkpoint in ``model_dir``, by default a new temporary directory.
 
     Raises `InvalidArgumentError` for a function with other arguments.
+
+    Example:
+        >>> def model_fn(features, labels, mode):
+        ...     predictions = tf.layers.dense(features['x'], 1)
+        ...     loss = tf.losses.mean_squared_error(labels, predictions)
+        ...     train = tf.train.AdamOptimizer().minimize(loss, tf.train.get_global_step())
+        ...     return tf.estimator.EstimatorSpec(mode, predictions, loss, train)
+        >>> data = {'x': np.ones([8, 2], np.float32)}, np.ones([8, 1], np.float32)
+        >>> input_fn = tf.estimator.inputs.numpy_input_fn(*data, batch_size=4, num_epochs=None, shuffle=False)
+        >>> estimator = tf.estimator.Estimator(model_fn, 'model').train(input_fn, steps=3)
+        >>> estimator.get_variable_value('global_step')
+        array(3)
     """
 
     def __init__(

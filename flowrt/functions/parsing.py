@@ -36,6 +36,13 @@ __all__ = [
 class FixedLenFeature(NamedTuple):
     """A feature with values for ``shape``, of ``dtype`` float32, int64 or string, in every example; where one
     lacks it, ``default_value``. Without a default that is an error.
+
+    Example:
+        >>> feature = {'x': tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))}
+        >>> example = tf.train.Example(features=tf.train.Features(feature=feature))
+        >>> wanted = {'x': tf.FixedLenFeature([2], tf.float32)}
+        >>> tf.parse_single_example(example.SerializeToString(), wanted)['x'].eval()
+        array([1., 2.], dtype=float32)
     """
 
     shape: Any
@@ -44,7 +51,16 @@ class FixedLenFeature(NamedTuple):
 
 
 class VarLenFeature(NamedTuple):
-    """A feature with any number of values of ``dtype``: a `SparseTensor`."""
+    """A feature with any number of values of ``dtype``: a `SparseTensor`.
+
+    Example:
+        >>> feature = {'ids': tf.train.Feature(int64_list=tf.train.Int64List(value=[4, 5, 6]))}
+        >>> example = tf.train.Example(features=tf.train.Features(feature=feature))
+        >>> wanted = {'ids': tf.VarLenFeature(tf.int64)}
+        >>> ids = tf.parse_single_example(example.SerializeToString(), wanted)['ids']
+        >>> tf.sparse_tensor_to_dense(ids).eval()
+        array([4, 5, 6])
+    """
 
     dtype: Any
 
@@ -97,7 +113,15 @@ def parse_example(
 def parse_single_example(
     serialized: TensorLike, features: Mapping[str, Any], name: str | None = None, example_names: Any = None
 ) -> dict[str, Any]:
-    """The same as `parse_example` for one message, a string scalar: tensors without the first dimension."""
+    """The same as `parse_example` for one message, a string scalar: tensors without the first dimension.
+
+    Example:
+        >>> feature = {'label': tf.train.Feature(int64_list=tf.train.Int64List(value=[3]))}
+        >>> message = tf.train.Example(features=tf.train.Features(feature=feature)).SerializeToString()
+        >>> parsed = tf.parse_single_example(message, {'label': tf.FixedLenFeature([], tf.int64)})
+        >>> parsed['label'].eval()
+        np.int64(3)
+    """
     asked = _asked("parse_single_example", features)
     with name_scope(name, "ParseSingleExample", [serialized]):
         outputs = parse_single_example_op(

@@ -200,7 +200,13 @@ class Dimension:
 
 @final
 class TensorShape:
-    """A partial shape under TensorFlow 1's interface. Immutable."""
+    """A partial shape under TensorFlow 1's interface. Immutable.
+
+    Example:
+        >>> shape = tf.TensorShape([None, 3])
+        >>> shape.as_list(), shape.ndims, shape.is_fully_defined()
+        ([None, 3], 2, False)
+    """
 
     __slots__ = ("dims_tuple",)
 

@@ -122,6 +122,10 @@ def resize_images(
 
     The result is float32, but for the nearest neighbour, and for images that have the size already: these
     are returned unchanged. Raises `InvalidArgumentError` for another method, rank or size.
+
+    Example:
+        >>> tf.image.resize_images(tf.zeros([8, 20, 30, 3]), [10, 15]).shape.as_list()
+        [8, 10, 15, 3]
     """
     if method not in _BY_METHOD:
         raise misuse(f"resize_images: expected a ResizeMethod; got {method!r}", InvalidArgumentError)

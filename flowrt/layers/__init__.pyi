@@ -104,6 +104,12 @@ def dropout(
     ``training`` the identity.
 
     ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
+
+    Example:
+        >>> x = tf.ones([1000])
+        >>> y = tf.layers.dropout(x, 0.2, training=True, seed=1).eval()
+        >>> sorted({float(value) for value in y})
+        [0.0, 1.25]
     """
 
 def lora_dense(
@@ -349,6 +355,10 @@ def max_pooling2d(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Makes a `MaxPooling2D` and applies it to ``inputs``. The maximum of each window of images ``[n, h, w, c]``.
+
+    Example:
+        >>> tf.layers.max_pooling2d(tf.zeros([8, 28, 28, 4]), pool_size=2, strides=2).shape.as_list()
+        [8, 14, 14, 4]
     """
 
 def max_pooling3d(

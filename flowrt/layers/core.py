@@ -98,6 +98,12 @@ class Dropout(Layer):
     ``training`` the identity.
 
     ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
+
+    Example:
+        >>> x = tf.ones([1000])
+        >>> y = tf.layers.dropout(x, 0.2, training=True, seed=1).eval()
+        >>> sorted({float(value) for value in y})
+        [0.0, 1.25]
     """
 
     takes_one = True
@@ -168,5 +174,10 @@ dropout = layer_function(Dropout, has_reuse=False, has_training=True)
 def flatten(
     inputs: NumericLike, name: str | None = None, data_format: LayerDataFormat = "channels_last"
 ) -> Tensor:
-    """See `Flatten`."""
+    """See `Flatten`.
+
+    Example:
+        >>> tf.layers.flatten(tf.zeros([8, 3, 4])).shape.as_list()
+        [8, 12]
+    """
     return Flatten(data_format, name, _scope=name)(inputs)

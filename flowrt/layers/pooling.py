@@ -47,7 +47,12 @@ class MaxPooling1D(_Pooling, spatial=1, op=ops.max_pool1d):
 
 
 class MaxPooling2D(_Pooling, spatial=2, op=ops.max_pool):
-    """The maximum of each window of images ``[n, h, w, c]``."""
+    """The maximum of each window of images ``[n, h, w, c]``.
+
+    Example:
+        >>> tf.layers.max_pooling2d(tf.zeros([8, 28, 28, 4]), pool_size=2, strides=2).shape.as_list()
+        [8, 14, 14, 4]
+    """
 
 
 class MaxPooling3D(_Pooling, spatial=3, op=ops.max_pool3d):

@@ -394,6 +394,11 @@ def softmax_cross_entropy_with_logits_v2(
 
     The result has the shape of ``logits`` without ``axis``; gradients flow into both. Raises
     `InvalidArgumentError` for shapes that do not fit.
+
+    Example:
+        >>> labels, logits = [[0.0, 1.0]], [[1.0, 1.0]]
+        >>> tf.nn.softmax_cross_entropy_with_logits_v2(labels=labels, logits=logits).eval()
+        array([0.6931472], dtype=float32)
     """
 
 def softplus(

@@ -47,6 +47,13 @@ def dynamic_rnn(
 
     Raises `InvalidArgumentError` for inputs of unknown depth or that differ in time and batch, for lengths
     other than a vector, and without both ``initial_state`` and ``dtype``; `DTypeError` for a non-cell.
+
+    Example:
+        >>> inputs = tf.ones([3, 5, 4])
+        >>> cell = tf.nn.rnn_cell.GRUCell(8)
+        >>> outputs, state = tf.nn.dynamic_rnn(cell, inputs, sequence_length=[5, 2, 1], dtype=tf.float32)
+        >>> outputs.shape.as_list(), state.shape.as_list()
+        ([3, 5, 8], [3, 8])
     """
     check_cell("dynamic_rnn", cell)
     with variable_scope(scope or "rnn"):

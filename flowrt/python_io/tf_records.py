@@ -67,6 +67,12 @@ class TFRecordWriter:
     `TFRecordCompressionType`, its name, or None. Closed at the end of a ``with`` block.
 
     Raises `NotFoundError`, `PermissionDeniedError` and the like where there can be no such file.
+
+    Example:
+        >>> with tf.python_io.TFRecordWriter('data.tfrecord') as writer:
+        ...     writer.write(b'one')
+        >>> list(tf.python_io.tf_record_iterator('data.tfrecord'))
+        [b'one']
     """
 
     def __init__(self, path: Any, options: Any = None) -> None:

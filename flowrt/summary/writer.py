@@ -23,6 +23,11 @@ class FileWriter(Closing):
     ``graph`` is added immediately. Up to ``max_queue`` events are buffered, at most ``flush_secs`` seconds
     while others are added; see `EventFileWriter`. Thread-safe. Raises `PermissionDeniedError` or
     `FailedPreconditionError` if no file can be created.
+
+    Example:
+        >>> with tf.summary.FileWriter('logs', tf.get_default_graph()) as writer:
+        ...     summary = tf.Summary(value=[tf.Summary.Value(tag='loss', simple_value=0.5)])
+        ...     writer.add_summary(summary, global_step=1)
     """
 
     def __init__(

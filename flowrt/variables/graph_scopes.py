@@ -85,6 +85,13 @@ def container(container_name: str) -> AbstractContextManager[None]:
 
 
 def add_to_collection(name: Any, value: Any) -> None:
+    """Add ``value`` to the collection ``name`` of the default graph.
+
+    Example:
+        >>> tf.add_to_collection('losses', tf.constant(1.0, name='penalty'))
+        >>> [loss.op.name for loss in tf.get_collection('losses')]
+        ['penalty']
+    """
     get_default_graph().add_to_collection(name, value)
 
 

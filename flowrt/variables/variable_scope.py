@@ -187,7 +187,14 @@ def variable_store(graph: Graph | None = None) -> VariableStore:
 
 
 def get_variable_scope() -> VariableScope:
-    """The open variable scope; at the top the root scope, with an empty name."""
+    """The open variable scope; at the top the root scope, with an empty name.
+
+    Example:
+        >>> with tf.variable_scope('layer'):
+        ...     name = tf.get_variable_scope().name
+        >>> name
+        'layer'
+    """
     return variable_store().current.scope
 
 

@@ -196,6 +196,14 @@ class ConfigProto(_Record):
     op is moved to another device of its job and task if its device does not exist or has no kernel for it.
     ``log_device_placement``: print each op's device to standard error when a plan is made.
     ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
+
+    Example:
+        >>> config = tf.ConfigProto(device_count={'CPU': 2}, intra_op_parallelism_threads=1)
+        >>> with tf.Graph(), tf.Session(config=config) as own:
+        ...     with tf.device('/cpu:1'):
+        ...         value = own.run(tf.constant(2.0) * 3.0)
+        >>> value
+        np.float32(6.0)
     """
 
     Experimental = Experimental

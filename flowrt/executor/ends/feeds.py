@@ -66,7 +66,7 @@ _NUMBERS: Mapping[DType, tuple[type, ...]] = {
 """Types of numbers that NumPy converts to a dtype, or refuses: 0.3 us, other values take 6."""
 
 _OUT_OF_RANGE = OverflowError, TypeError
-"""With which NumPy refuses a number, and bfloat16 one beyond float64."""
+"""Errors of NumPy for a number that a dtype cannot have; bfloat16's is for one beyond float64."""
 
 
 class GpuFeed(NamedTuple):

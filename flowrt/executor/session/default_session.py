@@ -29,7 +29,14 @@ def graph_to_run(graph: Graph | None) -> Graph:
 
 
 def get_default_session() -> Any:
-    """The innermost default session of the thread, or None."""
+    """The innermost default session of the thread, or None.
+
+    Example:
+        >>> with tf.Session() as own:
+        ...     found = tf.get_default_session()
+        >>> found is own
+        True
+    """
     sessions = default_sessions()
     return sessions[-1] if sessions else None
 

@@ -547,7 +547,14 @@ _global_default: list[Graph] = []
 
 
 def get_default_graph() -> Graph:
-    """The innermost graph of the thread's ``with`` stack, otherwise the process's global one."""
+    """The innermost graph of the thread's ``with`` stack, otherwise the process's global one.
+
+    Example:
+        >>> with tf.Graph() as graph:
+        ...     found = tf.get_default_graph()
+        >>> found is graph
+        True
+    """
     stack = default_graphs()
     if stack:
         return stack[-1]

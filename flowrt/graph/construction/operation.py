@@ -37,6 +37,13 @@ class Tensor(Symbolic):
 
     Python's operators and indexing add operations to the tensor's graph (see
     `flowrt.graph.ops.surface.operators`).
+
+    Example:
+        >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]], name='x')
+        >>> x
+        <flowrt.Tensor 'x:0' shape=(2, 2) dtype=float32>
+        >>> (x[0] * 2 + 1).eval()
+        array([3., 5.], dtype=float32)
     """
 
     __slots__ = ("__weakref__", "dtype", "index", "op", "ref")

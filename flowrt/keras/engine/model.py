@@ -41,10 +41,13 @@ class Model(Network):
     `compile` says how it learns; `fit`, `evaluate` and `predict` run it on arrays, generators, `Sequence`s or
     `flowrt.data` datasets. Called, it is a layer: ``model(tensor)``.
 
-        x = Input([4])
-        model = Model(x, Dense(1)(x))
-        model.compile("adam", "mse")
-        model.fit(np.ones([8, 4]), np.ones([8, 1]))
+    Example:
+        >>> x = tf.keras.Input([4])
+        >>> model = tf.keras.Model(x, tf.keras.layers.Dense(1)(x))
+        >>> model.compile('sgd', 'mse')
+        >>> history = model.fit(np.ones([8, 4]), np.ones([8, 1]), epochs=3, verbose=0)
+        >>> len(history.history['loss'])
+        3
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -19,7 +19,11 @@ class Sequential(Model):
     With the shape of the inputs, from the first layer's ``input_shape`` or the data of `fit`, the layers are
     called and have weights.
 
-        model = Sequential([Dense(64, activation="relu", input_shape=[784]), Dense(10, activation="softmax")])
+    Example:
+        >>> from flowrt.keras.layers import Dense
+        >>> model = tf.keras.Sequential([Dense(4, activation='relu', input_shape=[3]), Dense(2)])
+        >>> model.output_shape, model.count_params()
+        ((None, 2), 26)
     """
 
     def __init__(self, layers: Sequence[Any] | None = None, name: str | None = None) -> None:

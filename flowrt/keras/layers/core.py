@@ -30,7 +30,13 @@ __all__ = [
 
 
 class Dense(core.Dense, Layer):
-    """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` to ``[..., units]``."""
+    """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` to ``[..., units]``.
+
+    Example:
+        >>> layer = tf.keras.layers.Dense(8, activation='relu')
+        >>> layer(tf.zeros([2, 4])).shape.as_list(), len(layer.weights)
+        ([2, 8], 2)
+    """
 
     __init__ = by_name(core.Dense.__init__)
     supports_masking = True
@@ -85,7 +91,12 @@ class SpatialDropout3D(_SpatialDropout):
 
 
 class Flatten(core.Flatten, Layer):
-    """``[n, ...]`` to ``[n, m]``."""
+    """``[n, ...]`` to ``[n, m]``.
+
+    Example:
+        >>> tf.keras.layers.Flatten()(tf.zeros([2, 3, 4])).shape.as_list()
+        [2, 12]
+    """
 
 
 class Activation(Layer):

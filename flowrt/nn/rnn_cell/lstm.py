@@ -111,6 +111,12 @@ class BasicLSTMCell(_LSTM):
 
     ``forget_bias`` is added to the forget gate, so that the memory persists at the beginning of training.
     ``activation`` is tanh if None.
+
+    Example:
+        >>> cell = tf.nn.rnn_cell.BasicLSTMCell(8)
+        >>> output, state = cell(tf.zeros([2, 4]), cell.zero_state(2, tf.float32))
+        >>> output.shape.as_list(), [part.shape.as_list() for part in state]
+        ([2, 8], [[2, 8], [2, 8]])
     """
 
     def __init__(

@@ -123,6 +123,13 @@ def get_checkpoint_state(
 
     Raises `DataLossError` for a damaged file (TensorFlow returns None, and a script then starts from
     scratch).
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> session.run(v.initializer)
+        >>> path = tf.train.Saver().save(session, 'model', global_step=7)
+        >>> tf.train.get_checkpoint_state('.').model_checkpoint_path
+        './model-7'
     """
     directory = path_string(checkpoint_dir, "checkpoint_dir")
     path = _state_path(directory, latest_filename)
@@ -144,6 +151,13 @@ def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = No
 
     One that TensorFlow has saved counts too. If the files of the newest one are gone, that is a warning,
     which names the newest one that is there.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> session.run(v.initializer)
+        >>> path = tf.train.Saver().save(session, 'model', global_step=7)
+        >>> tf.train.latest_checkpoint('.')
+        './model-7'
     """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
     if state is None or not state.model_checkpoint_path:

@@ -53,9 +53,18 @@ class Saver:
     ``reshape`` allows a value of another shape with the same number of elements. With ``file_format``
     "tensorflow" saved checkpoints are TensorFlow's (version 2), for it to read; any is restored.
 
-    >>> saver = tf.train.Saver(file_format="tensorflow")
-    >>> saver.save(session, "model.ckpt", global_step=100)
-    'model.ckpt-100'
+    Example:
+        >>> v = tf.Variable(3.0, name='v')
+        >>> saver = tf.train.Saver()
+        >>> session.run(v.initializer)
+        >>> path = saver.save(session, 'model', global_step=100)
+        >>> path
+        'model-100'
+        >>> session.run(v.assign(0.0))
+        np.float32(0.0)
+        >>> saver.restore(session, path)
+        >>> v.eval()
+        np.float32(3.0)
     """
 
     def __init__(

@@ -19,6 +19,11 @@ def get_global_step(graph: Graph | None = None) -> Variable | None:
 
     It is the one of the collection GLOBAL_STEP, else the global variable called "global_step". Raises
     `InvalidArgumentError` when there are several, and as `assert_global_step`.
+
+    Example:
+        >>> step = tf.train.create_global_step()
+        >>> tf.train.get_global_step() is step
+        True
     """
     graph = graph or get_default_graph()
     found = graph.get_collection(GraphKeys.GLOBAL_STEP)

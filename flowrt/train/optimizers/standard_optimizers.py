@@ -189,6 +189,14 @@ class AdadeltaOptimizer(_RuleOptimizer):
 class RMSPropOptimizer(_RuleOptimizer):
     """``mom = momentum * mom + learning_rate * grad / sqrt(mean_square + epsilon); var -= mom`` (Tieleman and
     Hinton 2012); ``centered`` divides by the estimated deviation instead.
+
+    Example:
+        >>> v = tf.Variable(1.0)
+        >>> train = tf.train.RMSPropOptimizer(0.01).minimize(v ** 2)
+        >>> session.run(tf.global_variables_initializer())
+        >>> session.run(train)
+        >>> bool(v.eval() < 1.0)
+        True
     """
 
     _slot_of: ClassVar[Mapping[str, str]] = {"ms": "rms", "mom": "momentum"}

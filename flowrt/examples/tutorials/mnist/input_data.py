@@ -137,6 +137,12 @@ def read_data_sets(
     With ``FLOWRT_MNIST=digits`` in the environment scikit-learn's digits are the data, 1,500 for training, a
     tenth of them for validation, 297 for tests, wherever a file is missing. Raises `NotFoundError` without
     them, and `DataLossError` for a damaged file.
+
+    Example:
+        >>> mnist = tf.examples.tutorials.mnist.input_data.read_data_sets('data', one_hot=True)
+        >>> images, labels = mnist.train.next_batch(32)
+        >>> images.shape, labels.shape
+        ((32, 784), (32, 10))
     """
     options = dict(dtype=dtype, reshape=reshape, seed=seed)
     if fake_data:

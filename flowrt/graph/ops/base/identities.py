@@ -378,7 +378,10 @@ def _cast_to(dtype: DType, function_name: str, name: str) -> Callable[..., Tenso
         return cast(x, dtype, name)
 
     function.__name__ = function.__qualname__ = function_name
-    function.__doc__ = f"``x`` as {dtype.name}."
+    function.__doc__ = (
+        f"``x`` as {dtype.name}: the older name of `cast`.\n\n"
+        f"Example:\n    >>> tf.{function_name}([1, 2]).dtype\n    {dtype!r}"
+    )
     return function
 
 

@@ -256,7 +256,12 @@ divide = truediv  # as Python 3 has it
 
 
 def div(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
-    """x / y as Python 2 has it: the floor of the quotient for integers."""
+    """x / y as Python 2 has it: the floor of the quotient for integers.
+
+    Example:
+        >>> tf.div([7, -7], 2).eval(), tf.div([7.0], 2.0).eval()
+        (array([ 3, -4], dtype=int32), array([3.5], dtype=float32))
+    """
     with get_default_graph().name_scope(name or "div") as scope:
         x, y = _operands(x, y, scope)
         return (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)

@@ -312,6 +312,11 @@ def Print(
 
     Only the first ``first_n`` times (always if None), and of each tensor ``summarize`` elements (3 if None,
     all if -1).
+
+    Example:
+        >>> x = tf.constant([1.0, 2.0])
+        >>> tf.reduce_sum(tf.Print(x, [x], 'x: ')).eval()  # writes "x: [1 2]" to stderr
+        np.float32(3.0)
     """
     limits = dict(first_n=-1 if first_n is None else first_n, summarize=3 if summarize is None else summarize)
     return print_v1_op(input_, list(data), message=message or "", name=name, **limits)

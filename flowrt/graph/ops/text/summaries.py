@@ -92,6 +92,13 @@ def scalar(
     ``name`` is the tag, in the current name scope; characters that names may not have become ``_``.
     ``family`` prefixes it, which groups the summary with others. ``collections`` it joins: by default the one
     of `merge_all`.
+
+    Example:
+        >>> loss = tf.constant(0.5)
+        >>> tf.summary.scalar('loss', loss).op.name
+        'loss'
+        >>> with tf.summary.FileWriter('logs') as writer:
+        ...     writer.add_summary(session.run(tf.summary.merge_all()), global_step=1)
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(scalar_summary(tag, tensor, name=scope), collections)
@@ -158,6 +165,11 @@ def histogram(
     """A summary of how ``values``, of any shape, are distributed. Arguments as for `scalar`.
 
     When run, raises `InvalidArgumentError` for NaN and infinities.
+
+    Example:
+        >>> weights = tf.random_normal([100])
+        >>> tf.summary.histogram('weights', weights).op.name
+        'weights'
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(histogram_summary(tag, values, name=scope), collections)
@@ -278,6 +290,11 @@ def image(
     uint8 values are used unchanged. Floats are scaled, each image separately: its largest value becomes 255,
     and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments as for
     `scalar`.
+
+    Example:
+        >>> digits = tf.zeros([10, 28, 28, 1])
+        >>> tf.summary.image('digits', digits, max_outputs=2).dtype
+        flowrt.string
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
@@ -309,7 +326,14 @@ merge_summary = define_op(
 
 
 def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
-    """All of ``inputs`` in one summary. When run, raises `InvalidArgumentError` if two have one tag."""
+    """All of ``inputs`` in one summary. When run, raises `InvalidArgumentError` if two have one tag.
+
+    Example:
+        >>> summaries = [tf.summary.scalar('a', 1.0), tf.summary.scalar('b', 2.0)]
+        >>> message = tf.Summary.FromString(session.run(tf.summary.merge(summaries)))
+        >>> [(value.tag, value.simple_value) for value in message.value]
+        [('a', 1.0), ('b', 2.0)]
+    """
     with get_default_graph().name_scope(_clean(name or "Merge")):
         merged: Tensor = merge_summary(list(inputs))
         get_default_graph().add_to_collections(collections or (), merged)
@@ -319,6 +343,12 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Any:
     """All summaries of the collection ``key`` (with names that begin with ``scope``) merged; None if there
     are none.
+
+    Example:
+        >>> loss = tf.summary.scalar('loss', 0.5)
+        >>> merged = tf.summary.merge_all()
+        >>> tf.Summary.FromString(session.run(merged)).value[0].tag
+        'loss'
     """
     summaries = get_default_graph().get_collection(key, scope)
     return merge(summaries, name=name) if summaries else None

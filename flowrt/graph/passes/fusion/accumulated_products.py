@@ -125,9 +125,7 @@ def _readers(subgraph: Subgraph, consumers: Mapping[str, Sequence[str]], node: N
 
 
 def _accumulated(node: Node, total: str, product: Node) -> Node:
-    """What ``node`` becomes, the sum or a product of it: the ``total`` so far and ``product`` as one
-    operation.
-    """
+    """The ``total`` so far and ``product`` as one operation, in place of ``node``: the sum, or a product."""
     inputs = ((total, 0), *product.inputs)
     controls = tuple(dict.fromkeys((*product.controls, *node.controls)))
     return product.beside(node.name, matmul_add_op, inputs, controls, product.attrs, node.outputs)

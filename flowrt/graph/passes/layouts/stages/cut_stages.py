@@ -55,8 +55,8 @@ class Room(NamedTuple):
     parts: int = 1
     """Parts of the batch that a pass of a device is one of."""
     again: tuple[int, ...] = ()
-    """If the backward pass computes a stage again, so that only what arrives at it is kept: the most
-    micro-batches of which each stage holds all at a time.
+    """The most micro-batches of which each stage holds all activations at a time, if the backward pass
+    computes a stage again and only what arrives at it is kept.
     """
     variables: tuple[tuple[str, int], ...] = ()
     """The bytes that a device keeps for a variable, with its gradient and the states of its optimizer; of
