@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.device.onednn import onednn
-from flowrt.executor.kernels import device_backends, host_kernels
+from flowrt.executor.kernels import host_kernels
+from flowrt.executor.kernels.device_backends import HostBackend
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS, PRODUCTS, host_kernel
 from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.node import Node, Subgraph, TensorSpec
@@ -54,14 +56,14 @@ def test_a_step_gives_the_same_with_them_and_without(
     fetches, feeds = network(data_format)
     chosen: list[str] = []
 
-    def noted(subgraph: Subgraph, node: Node, has_loops: bool) -> Any:
-        kernel = host_kernel(subgraph, node, has_loops)
+    def noted(node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Any:
+        kernel = host_kernel(node, specs, has_loops)
         chosen.extend([node.op.name] if kernel is not None else [])
         return kernel
 
-    monkeypatch.setattr(device_backends, "host_kernel", noted)
+    monkeypatch.setattr(HostBackend, "kernel", staticmethod(noted))
     with_them = run(fetches, feeds)
-    monkeypatch.setattr(device_backends, "host_kernel", lambda *_: None)
+    monkeypatch.setattr(HostBackend, "kernel", lambda *_: None)
     for found, expected in zip(with_them, run(fetches, feeds), strict=True):
         assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())
     has_loops = jit == "eager" and host_jit.is_available()
@@ -72,31 +74,32 @@ def test_a_step_gives_the_same_with_them_and_without(
     assert ("MaxPool" in chosen) == has_loops
 
 
-NO_SUBGRAPH: Any = None
-"""Nobody looks at it where a node has no static shape."""
-
-
 def node_of(name: str, shape: Shape = (None, None)) -> Node:
     outputs = (TensorSpec(tf.float32, shape),)
     return Node(name, registered_ops()[name], (), (), {}, "", None, outputs)
 
 
+def chosen(subgraph: Subgraph, tensor: tf.Tensor, has_loops: bool) -> Any:
+    node = subgraph.nodes[tensor.op.name]
+    return host_kernel(node, [subgraph.spec(ref) for ref in node.inputs], has_loops)
+
+
 @pytest.mark.parametrize("name", sorted(op.name for op in {*ONEDNN_KERNELS, *LOOP_KERNELS}))
 def test_without_their_library_operations_have_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "is_available", lambda: False)
-    assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=False) is None
-    own = host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True)
+    assert host_kernel(node_of(name), (), has_loops=False) is None
+    own = host_kernel(node_of(name), (), has_loops=True)
     assert (own is not None) == (registered_ops()[name] in LOOP_KERNELS)
 
 
 @pytest.mark.parametrize("name", sorted(op.name for op in PRODUCTS))
 def test_small_products_are_blass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "is_available", lambda: True)
-    for cost, is_own in ((2.0 * MIN_PRODUCT, False), (2.1 * MIN_PRODUCT, True)):
-        monkeypatch.setattr(host_kernels, "node_cost", lambda *_, cost=cost: cost)
-        own = host_kernel(NO_SUBGRAPH, node_of(name, (64, 64)), has_loops=True)
-        assert (own is not None) == is_own
-    assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True) is not None  # it may turn out to be large
+    depth = MIN_PRODUCT // (64 * 64)
+    for k, is_own in ((depth, False), (depth + 1, True), (None, True)):  # which may turn out to be large
+        specs = [TensorSpec(tf.float32, shape) for shape in ((64, k), (k, 64))]
+        assert (host_kernel(node_of(name, (64, 64)), specs, has_loops=True) is not None) == is_own
+    assert host_kernel(node_of(name), specs, has_loops=True) is not None
 
 
 def test_a_product_of_unknown_depth_may_turn_out_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +108,7 @@ def test_a_product_of_unknown_depth_may_turn_out_to_be_large(monkeypatch: pytest
     a, b = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.float32, [None, 64])
     c = tf.matmul(a, b, transpose_a=True)
     subgraph = extract(tf.get_default_graph(), [c], [], {x: x.spec.shape for x in (a, b)}, ())
-    assert host_kernel(subgraph, subgraph.nodes[c.op.name], has_loops=False) is not None
+    assert chosen(subgraph, c, has_loops=False) is not None
 
 
 def test_a_kernel_of_static_shapes_has_run_once_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +121,7 @@ def test_a_kernel_of_static_shapes_has_run_once_when_it_is_chosen(monkeypatch: p
     x = tf.placeholder(tf.float32, [2, 6, 6, 3])
     y = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID")
     subgraph = extract(tf.get_default_graph(), [y], [], {x: x.spec.shape}, ())
-    assert host_kernel(subgraph, subgraph.nodes[y.op.name], has_loops=True) is not None
+    assert chosen(subgraph, y, has_loops=True) is not None
     assert seen == [(2, 6, 6, 3)]
 
 

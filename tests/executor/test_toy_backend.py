@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from flowrt.device.host.host import HostExecutor
 from flowrt.device.local_devices import DeviceRequest, specs_of
 from flowrt.executor.kernels.backend import PlainBackend
 from flowrt.executor.kernels.device_backends import BACKENDS
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, TensorSpec
 from tests.each import nightly
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
@@ -36,7 +36,7 @@ def open_toys(request: DeviceRequest, job: str, task: int) -> list[Device]:
 class ToyBackend(PlainBackend):
     computed: list[str]
 
-    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
+    def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
         if node.op.name != "MatMul":
             return None
         self.computed.append(node.name)

@@ -102,7 +102,7 @@ class KernelBinder:
         if "group" in node.attrs:
             kernel = self._backend.group(node) if self._has_loops else PlainGroup(node)
             return kernel, bound_kernel(self._xp, node, reads, *convert)[1]
-        own = self._backend.kernel(self._subgraph, node, self._has_loops)
+        own = self._backend.kernel(node, self._specs(node), self._has_loops)
         return bound_kernel(self._xp, node, reads, *convert, own)
 
     def own_arguments(self, node: Node) -> dict[str, Any]:

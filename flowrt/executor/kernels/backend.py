@@ -36,9 +36,9 @@ class Backend(Protocol):
     def workspace(self) -> Workspace | None:
         """The scratch memory of kernels that take one, or None: then they use new memory."""
 
-    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
-        """The backend's own kernel for ``node`` of ``subgraph``, with the signature of the operation's; None
-        if it has none. ``has_loops``: whether loops may be compiled.
+    def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
+        """The backend's own kernel for ``node``, whose inputs have ``specs``, with the signature of the
+        operation's; None if it has none. ``has_loops``: whether loops may be compiled.
         """
 
     def call(
@@ -88,7 +88,7 @@ class PlainBackend:
     def workspace(self) -> Workspace | None:
         return None
 
-    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
+    def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
         return None
 
     def call(

@@ -45,14 +45,11 @@ def bound_primitive(
     except onednn.Unsupported:
         return None
     kernel = partial(ONEDNN_KERNELS[node.op], node.op, np, out=out, **attrs)
-    slots = {i: late[s].slot for i, s in enumerate(found.sources) if s is not None and _is_late(late[s])}
+    sources = [None if source is None else late[source] for source in found.sources]
+    slots = {i: source.slot for i, source in enumerate(sources) if isinstance(source, LateArray)}
     fixed = [i for i, source in enumerate(found.sources) if source in constants]
     otherwise = partial(_call, kernel, arguments, registers)
     return BoundPrimitive(found.find, found.arrays, slots, fixed, registers, otherwise)
-
-
-def _is_late(argument: Any) -> bool:
-    return isinstance(argument, LateArray)
 
 
 def _one_by_one(arguments: Sequence[Any]) -> Iterator[Any]:

@@ -20,7 +20,6 @@ from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.small_calls import small_call
 from flowrt.executor.kernels.update_kernel import late_array, update_of
-from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -31,8 +30,9 @@ class HostBackend(PlainBackend):
 
     compiles_control = True
 
-    def kernel(self, subgraph: Subgraph, node: Node, has_loops: bool) -> Callable[..., Any] | None:
-        return host_kernel(subgraph, node, has_loops)
+    kernel = staticmethod(host_kernel)
+    scalar_code = staticmethod(scalar_code)
+    group = FusedKernel
 
     @property
     def workspace(self) -> Workspace | None:
@@ -49,12 +49,6 @@ class HostBackend(PlainBackend):
     ) -> Action | None:
         small = small_call(node, arguments, out)
         return small or bound_primitive(node, arguments, specs, constants, out[0], registers)
-
-    def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
-        return scalar_code(node, reads, out)
-
-    def group(self, node: Node) -> GroupKernel:
-        return FusedKernel(node)
 
     def update(
         self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]

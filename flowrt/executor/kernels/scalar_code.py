@@ -47,19 +47,19 @@ def _run(code: ScalarCode, made: list[BoundCall]) -> None:
     function(*arguments)
 
 
-def scalar_code(node: Node, inputs: Sequence[Operand], results: Sequence[Array]) -> ScalarCode | None:
-    """The code of ``node``, a fusion group of one element; None if it is another operation, or its inputs are
-    not in memory.
+def scalar_code(node: Node, reads: Sequence[Operand], out: Sequence[Array]) -> ScalarCode | None:
+    """The code of ``node``, a fusion group of one element, from ``reads`` into ``out``; None if it is another
+    operation, or its inputs are not in memory.
     """
     group: Group | None = node.attrs.get("group")
-    if group is None or math.prod(group.domain) != 1 or any(o.slot is not None for o in inputs):
+    if group is None or math.prod(group.domain) != 1 or any(o.slot is not None for o in reads):
         return None
     traced = fused_program(group)
     if traced is None or traced.program.status is not None:
         return None
     program = expand_functions(traced.program)
-    values = [operand.value for operand in inputs]
-    arrays = [_array_of(operand, values, results) for operand in traced.operands]
+    values = [operand.value for operand in reads]
+    arrays = [_array_of(operand, values, out) for operand in traced.operands]
     is_stored = all(output.store is Store.PUT for output in program.outputs)
     is_scalar = all(i.op in _SCALAR for i in program.instructions) and all(map(_is_element, arrays))
     if not (is_stored and is_scalar) or len(program.instructions) > MAX_INSTRUCTIONS:
