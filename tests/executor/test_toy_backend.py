@@ -17,7 +17,7 @@ from flowrt.device.device import Device
 from flowrt.device.device_kinds import DeviceKind, register_kind
 from flowrt.device.host.host import HostExecutor
 from flowrt.device.local_devices import DeviceRequest, specs_of
-from flowrt.executor.kernels.backend import PlainBackend
+from flowrt.executor.kernels.backend import Backend
 from flowrt.executor.kernels.device_backends import BACKENDS
 from flowrt.graph.node import Node, TensorSpec
 from tests.each import nightly
@@ -33,7 +33,7 @@ def open_toys(request: DeviceRequest, job: str, task: int) -> list[Device]:
     return [Device(spec, HostExecutor(spec.to_string())) for spec in specs]
 
 
-class ToyBackend(PlainBackend):
+class ToyBackend(Backend):
     computed: list[str]
 
     def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:

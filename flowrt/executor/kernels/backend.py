@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from flowrt.device.device import Device
 from flowrt.device.workspace import Workspace
@@ -26,20 +26,27 @@ from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.passes.fusion.group import plain_kernel
 
 
-class Backend(Protocol):
-    """The backend of a device, as binding asks it. Its methods may raise errors of its compilers."""
+class Backend:
+    """The backend of ``device``, as binding asks it. This one has the operations' kernels and nothing else:
+    others override what they do better. Methods may raise errors of their compilers.
+    """
 
-    compiles_control: bool
+    compiles_control = False
     """Whether loops and branches over small tensors become machine code."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
 
     @property
     def workspace(self) -> Workspace | None:
         """The scratch memory of kernels that take one, or None: then they use new memory."""
+        return None
 
     def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
         """The backend's own kernel for ``node``, whose inputs have ``specs``, with the signature of the
         operation's; None if it has none. ``has_loops``: whether loops may be compiled.
         """
+        return None
 
     def call(
         self,
@@ -54,12 +61,15 @@ class Backend(Protocol):
         inputs have ``specs``; those of the numbers ``constants`` never change. Arguments that are known when
         it runs are in ``registers``.
         """
+        return None
 
     def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
         """A fused node of one element as code of a control nest, from ``reads`` into ``out``, or None."""
+        return None
 
     def group(self, node: Node) -> GroupKernel | Callable[..., Any]:
         """The kernel of a fused node, ``kernel(inputs, out=None)``: a loop, or the members' kernels."""
+        return partial(plain_kernel, self.device.xp, group=node.attrs["group"])
 
     def update(
         self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
@@ -67,6 +77,7 @@ class Backend(Protocol):
         """The loop that writes the variables among ``arguments``, which have ``specs``, or None. Arguments
         that are known when it runs are in ``registers``.
         """
+        return None
 
     def launched(
         self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
@@ -74,46 +85,4 @@ class Backend(Protocol):
         """The function that a step calls for a kernel of ``node`` that is bound to ``function``: itself, or a
         simulation of it. ``allocates``: it returns new memory, instead of writing into buffers.
         """
-
-
-class PlainBackend:
-    """The backend of a device that has only the operations' kernels: others override what they do better."""
-
-    compiles_control = False
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-
-    @property
-    def workspace(self) -> Workspace | None:
-        return None
-
-    def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
-        return None
-
-    def call(
-        self,
-        node: Node,
-        arguments: Sequence[Any],
-        specs: Sequence[TensorSpec],
-        constants: Collection[int],
-        out: Sequence[Any],
-        registers: list[Any],
-    ) -> Action | None:
-        return None
-
-    def scalar_code(self, node: Node, reads: Sequence[Operand], out: Sequence[Any]) -> Action | None:
-        return None
-
-    def group(self, node: Node) -> GroupKernel | Callable[..., Any]:
-        return partial(plain_kernel, self.device.xp, group=node.attrs["group"])
-
-    def update(
-        self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]
-    ) -> Action | None:
-        return None
-
-    def launched(
-        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
-    ) -> Callable[..., Any]:
         return function

@@ -10,7 +10,7 @@ from flowrt.device.device import Device
 from flowrt.device.workspace import Workspace
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.buffers.buffer_assignment import stand_ins
-from flowrt.executor.kernels.backend import Backend, PlainBackend
+from flowrt.executor.kernels.backend import Backend
 from flowrt.executor.kernels.bound_primitive import bound_primitive
 from flowrt.executor.kernels.cuda_kernel import CudaKernel
 from flowrt.executor.kernels.cuda_update import cuda_update
@@ -25,7 +25,7 @@ from flowrt.graph.node import Node, Subgraph, TensorSpec
 
 
 @final
-class HostBackend(PlainBackend):
+class HostBackend(Backend):
     """oneDNN, BLAS, and loops by LLVM."""
 
     compiles_control = True
@@ -58,7 +58,7 @@ class HostBackend(PlainBackend):
 
 
 @final
-class CudaBackend(PlainBackend):
+class CudaBackend(Backend):
     """CuPy, and loops in CUDA C."""
 
     def group(self, node: Node) -> GroupKernel:
@@ -72,7 +72,7 @@ class CudaBackend(PlainBackend):
 
 
 @final
-class NullBackend(PlainBackend):
+class NullBackend(Backend):
     """Kernels take their time on the device's clock, and compute nothing: new results are stand-ins."""
 
     def launched(
