@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from flowrt.cli.options import positive
@@ -61,23 +61,33 @@ def _profile(watch: ClusterWatch, arguments: argparse.Namespace) -> int:
         raise DeadlineExceededError(
             f"expected steps within {arguments.timeout} s; no task ran one to its end"
         )
-    _write(out, Timeline(steps).generate_chrome_trace_format())
+    _write(out, Timeline(list(steps.values())).generate_chrome_trace_format())
     for line in lines(told, steps):
         print(line)
     print(f"{out}: open it at ui.perfetto.dev or chrome://tracing")
     return 0
 
 
-def merged(answers: Iterable[Message]) -> list[StepStats]:
-    """One ``StepStats`` a step, of all tasks with a part in it, in the order of their beginnings."""
+def merged(answers: Iterable[Message]) -> dict[int, StepStats]:
+    """Each step's ``StepStats``, of all tasks with a part in it, in the order of their beginnings."""
     by_step: dict[int, StepStats] = {}
     for answer in answers:
         for step, encoded in zip(answer.body.steps, answer.tensors, strict=True):
             by_step.setdefault(step, StepStats()).MergeFromString(encoded.tobytes())
-    return sorted(by_step.values(), key=lambda stats: read_step(stats).start)
+    return dict(sorted(by_step.items(), key=lambda item: read_step(item[1]).start))
 
 
-def lines(told: Mapping[str, Message], steps: Sequence[StepStats]) -> list[str]:
+def whole(answers: Iterable[Message], steps: Iterable[int]) -> list[int]:
+    """Those of ``steps``, in order, that every task has traced if it has a part in them: one that traced its
+    first step later than the others, or its last one sooner, lacks some. All of them if there are none.
+    """
+    ordered = list(steps)
+    places = {step: place for place, step in enumerate(ordered)}
+    traced = [[places[step] for step in answer.body.steps] for answer in answers if answer.body.steps]
+    return ordered[max(map(min, traced)) : min(map(max, traced)) + 1] or ordered
+
+
+def lines(told: Mapping[str, Message], steps: Mapping[int, StepStats]) -> list[str]:
     """The steps of each task with the mean time of its part, and the operations of all by their time."""
     rows = []
     for task, answer in told.items():
@@ -86,8 +96,8 @@ def lines(told: Mapping[str, Message], steps: Sequence[StepStats]) -> list[str]:
         mean = f"{1000 * sum(seconds) / len(seconds):.3g} ms each" if seconds else ""
         rows.append([short_task(task), f"{len(parts)} steps", mean])
     profiler = Profiler()
-    for number, stats in enumerate(steps):
-        profiler.add_step(number, RunMetadata(step_stats=stats))
+    for number, step in enumerate(whole(told.values(), steps)):
+        profiler.add_step(number, RunMetadata(step_stats=steps[step]))
     return [*aligned(sorted(rows)), "", str(profiler.profile_operations({"output": "none"})), ""]
 
 

@@ -20,16 +20,19 @@ import pytest
 import flowrt as tf
 from flowrt.cli import top
 from flowrt.cli.main import main
+from flowrt.cli.profile import whole
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.observe.cluster_view import Reading, TaskView, view
 from flowrt.distribute.resolvers import VARIABLES, ResolvedCluster
 from flowrt.distribute.server import server_as
 from flowrt.distribute.strategies.kinds.watched_worker import group_transport
+from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.worker.step_profiles import MAX_PROFILES, StepProfiles, TracedStep
 from flowrt.distribute.worker.step_trace import StepTrace
 from flowrt.errors import ResourceExhaustedError
 from flowrt.executor.observe.step_watch import step_watch
+from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.processes import ROOT, SOON_S, Cluster, cluster
 
 TOKEN = "t" * 43
@@ -162,6 +165,23 @@ def test_there_are_not_too_many_profiles() -> None:
         profiles.add(1, 1.0, list)
     with pytest.raises(ResourceExhaustedError, match="at most 8"):
         profiles.add(1, 1.0, list)
+
+
+@pytest.mark.parametrize(
+    ("traced", "chosen"),
+    [
+        ([[1, 2, 3, 4], [2, 3, 4, 5], []], [2, 3, 4]),
+        ([[1, 2, 3, 4], [2]], [2]),
+        ([[1, 2, 3, 4], [2, 4]], [2, 3, 4]),
+        ([[1, 2], [3, 4]], [1, 2, 3, 4]),
+    ],
+    ids=["later", "one", "some", "none"],
+)
+def test_a_profile_is_the_mean_of_steps_that_all_have_traced(
+    traced: list[list[int]], chosen: list[int]
+) -> None:
+    answers = [Message(pb.StepProfiles(steps=steps)) for steps in traced]
+    assert whole(answers, sorted({step for steps in traced for step in steps})) == chosen
 
 
 # --- the commands, on clusters
