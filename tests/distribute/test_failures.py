@@ -302,7 +302,7 @@ with tf.Session(sys.argv[1]) as session:
 @pytest.mark.parametrize("transport", ["unix", "grpc"])
 def test_a_cluster_that_stands_still_as_a_whole_and_goes_on_loses_nobody(transport: str) -> None:
     """As a container that is paused, or a virtual machine that moves: nobody was silent."""
-    variables = {"FLOWRT_HEARTBEAT": "0.5", "FLOWRT_LOST_AFTER": "2", "FLOWRT_TRANSPORT": transport}
+    variables = {"FLOWRT_HEARTBEAT": "0.5", "FLOWRT_LOST_AFTER": "3", "FLOWRT_TRANSPORT": transport}
     with cluster(0, 2, "--no-exit-with-job", environ=variables) as tasks, ExitStack() as stack:
         client = subprocess.Popen(
             [sys.executable, "-c", STEPS_OF_A_CLIENT, tasks.target],
@@ -312,7 +312,7 @@ def test_a_cluster_that_stands_still_as_a_whole_and_goes_on_loses_nobody(transpo
         for end in (client.stdout.close, client.wait, client.kill):  # type: ignore[union-attr]
             stack.callback(end)
         everybody = [client.pid, *(worker.pid for worker in tasks.workers)]
-        for pause_s in (3.0, 3.0, 0.0):
+        for pause_s in (4.0, 4.0, 0.0):
             for _ in range(20):
                 assert client.stdout.readline() == b"a step\n"  # type: ignore[union-attr]
             for pid in everybody:
