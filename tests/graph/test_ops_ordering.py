@@ -91,6 +91,24 @@ def test_top_k_gives_the_lower_index_first_among_equals() -> None:
     assert top_k(constant(X), 2).indices.shape.as_list() == [3, 4, 2]
 
 
+@pytest.mark.parametrize("kind", ["floats", "ties", "some NaN", "almost all NaN", "integers"])
+def test_top_k_of_long_rows_is_that_of_sorted_ones(kind: str) -> None:
+    rows = np.random.default_rng(0).standard_normal((2, 2000)).astype(np.float32) * 3
+    if kind == "ties":
+        rows = np.round(rows)
+    elif kind == "some NaN":
+        rows[:, ::3] = np.nan
+    elif kind == "almost all NaN":
+        rows[:, 2:] = np.nan
+    elif kind == "integers":
+        rows = (rows * 50).astype(np.int16)
+    values, indices = (value_of(t) for t in top_k(constant(rows), 40))
+    descending = rows.astype(np.float64) * -1
+    expected = np.argsort(descending, axis=1, kind="stable")[:, :40]
+    np.testing.assert_array_equal(indices, expected)
+    np.testing.assert_array_equal(values, np.take_along_axis(rows, expected, 1))
+
+
 def test_the_gradient_of_top_k_works_on_unknown_shapes() -> None:
     x = placeholder(dtypes.float32)
     values, _ = top_k(x, 2)

@@ -58,6 +58,12 @@ def _top_k_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*dims[:-1], k)] * 2
 
 
+LONG, FEW = 1024, 8
+"""Elements of a row that is not sorted whole, and how many times as many these are as k: the 100 largest of
+1.3 million floats take 3 ms, and 170 by a sort.
+"""
+
+
 def _descending(x: Any) -> Any:
     """Keys that sort ascending as x does descending: the complement of integers, which cannot overflow."""
     if x.dtype.kind in "iu":
@@ -70,9 +76,20 @@ def _top_k(xp: Any, input: Any, k: int, index_type: Any, out: Any = (None, None)
         raise InvalidArgumentError(
             f"k: expected a number in [0, {input.shape[-1]}], the last dimension; got {k}"
         )
-    order = xp.argsort(_descending(input), axis=-1, kind="stable")[..., :k]
+    keys = _descending(input)
+    if xp is np and k > 0 and max(FEW * k, LONG) <= input.shape[-1]:
+        order = np.apply_along_axis(_first, -1, keys, k)
+    else:
+        order = xp.argsort(keys, axis=-1, kind="stable")[..., :k]
     values = delivered(xp, xp.take_along_axis(input, order, axis=-1), input.dtype, out[0])
     return values, delivered(xp, order, index_type.np, out[1])
+
+
+def _first(keys: Any, k: int) -> Any:
+    """The places of the ``k`` smallest of a vector, of equal ones the first, in order; NaN is the largest."""
+    limit = np.partition(keys, k - 1)[k - 1]
+    places = np.flatnonzero(keys <= limit) if limit == limit else np.arange(len(keys))
+    return places[np.argsort(keys[places], kind="stable")[:k]]
 
 
 def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]:

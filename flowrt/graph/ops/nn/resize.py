@@ -7,8 +7,9 @@ coincide (``align_corners``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,13 +144,40 @@ def _sums(xp: Any, images: Any, taps: Taps, axis: int) -> Any:
     return total
 
 
+LONG = 1 << 11
+"""Elements of a row from which a Python call for it costs less than a copy."""
+
+
+def _sums_of_two(images: Any, taps: Taps, axis: int) -> Any:
+    """`_sums` of two elements, on the host, without copies of long rows: half the time for 80 x 80 x 64 to
+    160 x 160.
+    """
+    before, after = images.shape[:axis], images.shape[axis + 1 :]
+    found = np.empty((*before, len(taps.places), *after), np.float32)
+    shares = taps.weights[:, 1].reshape(-1, *[1] * len(after))
+    for image in np.ndindex(before) if math.prod(after) >= LONG else ():
+        x, y = images[image], found[image]
+        for row, (low, high), share in zip(y, taps.places, shares, strict=True):
+            np.subtract(x[high], x[low], out=row)
+            row *= share
+            row += x[low]
+    if math.prod(after) < LONG:
+        np.take(images, taps.places[:, 0], axis, found, "clip")
+        other = np.take(images, taps.places[:, 1], axis, None, "clip")
+        other -= found
+        other *= shares
+        found += other
+    return found
+
+
 def _weighted(taps_of: Callable[..., Taps]) -> Callable[..., Any]:
     def kernel(
         xp: Any, images: Any, size: Any, align_corners: bool, half_pixel_centers: bool, out: Any = None
     ) -> Any:
         flags = (align_corners, half_pixel_centers)
         rows, columns = (taps_of(size[i], images.shape[1 + i], *flags) for i in range(2))
-        made = _sums(xp, _sums(xp, images.astype(np.float32), columns, 2), rows, 1)
+        sums = _sums_of_two if xp is np and taps_of is linear_taps else partial(_sums, xp)
+        made = sums(sums(images.astype(np.float32, copy=False), columns, 2), rows, 1)
         return delivered(xp, made, np.float32, out)
 
     return kernel
