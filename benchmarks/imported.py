@@ -1,7 +1,7 @@
 """Public models beside the library that they are for: ``python -m benchmarks.imported [MODEL ...]``.
 
 ONNX models run beside onnxruntime. With ``--peers INTERPRETER``, of an environment with TensorFlow, graphs of
-TensorFlow.js run beside TensorFlow instead.
+TensorFlow.js run beside TensorFlow instead, in a session, and SavedModels by their default signature.
 
 The two run in turns, each with as many threads as ``--threads`` says; a figure is the lowest of many turns of
 several runs. With ``--clock cpu`` it is processor time, for machines that others use too: with one thread.
@@ -26,7 +26,14 @@ import flowrt
 from flowrt.onnx import load
 from tests.models.fetch import folder_of
 from tests.models.public import ONNX_MODELS, PublicModel
-from tests.models.tensorflow_cases import GRAPHS, ROOT, pictures, write_case
+from tests.models.tensorflow_cases import (
+    GRAPHS,
+    ROOT,
+    SAVED_MODELS,
+    pictures,
+    write_case,
+    write_saved_model_case,
+)
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -51,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     options = parser.parse_args(arguments)
     ratios = []
-    for name in map(str, GRAPHS if options.peers else ONNX_MODELS):
+    for name in map(str, (*GRAPHS, *SAVED_MODELS) if options.peers else ONNX_MODELS):
         if options.models and name not in options.models:
             continue
         with _sides(name, options) as sides:
@@ -86,16 +93,14 @@ def _sides(name: str, options: argparse.Namespace) -> Iterator[list[Turn] | str]
         pass  # limits the threads of the process
     clock = CLOCKS[options.clock]
     if options.peers:
-        path = folder_of("@vladmandic/human") / f"{name}.json"
-        if not path.exists():
-            yield "@vladmandic/human is not there: python -m tests.models.fetch"
+        package = SAVED_MODELS[name].package if name in SAVED_MODELS else "@vladmandic/human"
+        if not folder_of(package).is_dir():
+            yield f"{package} is not there: python -m tests.models.fetch"
             return
-        graph = flowrt.saved_model.load_graph_model(path)
-        feeds = pictures(graph.inputs)
-        with tempfile.TemporaryDirectory() as folder, graph:
-            write_case(path, Path(folder, name), graph, feeds, graph.run(feeds))
+        with tempfile.TemporaryDirectory() as folder:
+            run = (_saved_model if name in SAVED_MODELS else _graph)(name, Path(folder, name))
             with _tensorflow(options, folder, name) as theirs:
-                yield [_turn(lambda: graph.run(feeds), clock), theirs]
+                yield [_turn(run, clock), theirs]
         return
     (model,) = [each for each in ONNX_MODELS if str(each) == name]
     if model.why_absent:
@@ -105,6 +110,23 @@ def _sides(name: str, options: argparse.Namespace) -> Iterator[list[Turn] | str]
     other = _onnxruntime(model, options.threads)
     yield [_turn(lambda: ours.run(feeds), clock), _turn(lambda: other.run(None, feeds), clock)]
     ours.close()
+
+
+def _graph(name: str, case: Path) -> Callable[[], Any]:
+    """Runs a graph of TensorFlow.js, of which ``case`` is written for TensorFlow."""
+    path = folder_of("@vladmandic/human") / f"{name}.json"
+    graph = flowrt.saved_model.load_graph_model(path)
+    feeds = pictures(graph.inputs)
+    write_case(path, case, graph, feeds, graph.run(feeds))
+    return lambda: graph.run(feeds)
+
+
+def _saved_model(name: str, case: Path) -> Callable[[], Any]:
+    """The same of a SavedModel."""
+    model = SAVED_MODELS[name]
+    signature = flowrt.saved_model.load_model(str(model.path)).signatures["serving_default"]
+    write_saved_model_case(name, case)
+    return lambda: signature(**model.feeds)
 
 
 def _turn(run: Callable[[], Any], clock: Callable[[], float]) -> Turn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf2
 import tensorflow.compat.v1 as tf
 
 LAYOUT = ("strides", "padding", "data_format", "dilations")
@@ -54,6 +55,17 @@ def spelled_out(graph: Any) -> Any:
 
 
 @contextmanager
+def opened_saved_model(folder: str, name: str, threads: int) -> Any:
+    """A function that runs the default signature of a SavedModel, as TensorFlow 2 does."""
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    signature = tf2.saved_model.load(Path(folder, f"{name}.path").read_text()).signatures["serving_default"]
+    with np.load(Path(folder, f"{name}.npz"), allow_pickle=True) as given:
+        feeds = {key[3:]: tf2.constant(given[key]) for key in given.files}
+    yield lambda: {key: value.numpy() for key, value in signature(**feeds).items()}, {}
+
+
+@contextmanager
 def opened(folder: str, name: str, threads: int = 0) -> Any:
     """A function that runs a case, and the values to compare with."""
     graph = tf.GraphDef.FromString(Path(folder, f"{name}.pb").read_bytes())
@@ -76,7 +88,8 @@ def compare(folder: str, names: list[str]) -> None:
 
 
 def take_turns(folder: str, name: str, threads: int) -> None:
-    with opened(folder, name, threads) as (run, _):
+    is_graph = Path(folder, f"{name}.pb").exists()
+    with (opened if is_graph else opened_saved_model)(folder, name, threads) as (run, _):
         for line in sys.stdin:
             count, begin, used = 0, time.perf_counter(), time.process_time()
             while not count or time.perf_counter() < begin + float(line):
@@ -87,7 +100,6 @@ def take_turns(folder: str, name: str, threads: int) -> None:
 
 
 if __name__ == "__main__":
-    tf.disable_eager_execution()
     if sys.argv[1] == "--turns":
         take_turns(*sys.argv[3:5], int(sys.argv[2]))
     else:

@@ -15,7 +15,7 @@ import pytest
 
 import flowrt as tf
 from tests.models.fetch import folder_of
-from tests.models.tensorflow_cases import GRAPHS, ROOT, pictures, write_case
+from tests.models.tensorflow_cases import GRAPHS, ROOT, SAVED_MODELS, SNIPPETS, pictures, write_case
 
 INTERPRETER = os.environ.get("FLOWRT_TENSORFLOW")
 
@@ -40,14 +40,6 @@ def test_graphs_of_tensorflow_js(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=110, cwd=ROOT)
     assert done.stdout.split("\n")[:-1] == [f"same {name}" for name in names], done.stderr[-2000:]
 
-
-SNIPPETS = [
-    b"import os\n\nclass A:\n    def f(self, x):\n        return [y for y in x if y is not None]\n",
-    b'#include <stdio.h>\n\nint main(void) {\n  printf("%d\\n", 3);\n  return 0;\n}\n',
-    b"SELECT name, count(*) FROM t WHERE a > 3 GROUP BY name ORDER BY 2 DESC;\n",
-    b"<html><body><p class='a'>text</p></body></html>",
-    b"x",
-]
 
 _GUESSES = """
 import sys, json, tensorflow as tf
@@ -78,12 +70,11 @@ def test_languages_are_guessed_as_tensorflow_guesses_them() -> None:
 
 
 def test_a_saved_model_gives_what_its_onnx_form_gives() -> None:
-    folder = folder_of("basic-pitch")
+    folder, saved = folder_of("basic-pitch"), SAVED_MODELS["basic-pitch"]
     if not folder.is_dir():
         pytest.skip("basic-pitch is not there: python -m tests.models.fetch")
-    x = (0.1 * np.random.default_rng(0).normal(size=(1, 43844, 1))).astype(np.float32)
-    model = tf.saved_model.load_model(str(folder / "nmp"))
-    found = model.signatures["serving_default"](input_2=x)
+    x = saved.feeds["input_2"]
+    found = tf.saved_model.load_model(str(saved.path)).signatures["serving_default"](input_2=x)
     session = onnxruntime.InferenceSession(folder / "nmp.onnx", providers=["CPUExecutionProvider"])
     names = [f"StatefulPartitionedCall:{i}" for i in range(3)]
     expected = session.run(names, {"serving_default_input_2:0": x})
