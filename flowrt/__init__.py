@@ -11,6 +11,7 @@ from types import ModuleType as _ModuleType
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
+from flowrt.base.in_notebook import CARD as _CARD
 from flowrt.base.user_traceback import install as _install_tracebacks
 from flowrt.control_flow import case, cond, switch_case, while_loop
 from flowrt.control_flow.signatures import TensorSpec
@@ -172,6 +173,14 @@ def _cluster(target: str, config: _Any) -> _Any:
 
 
 _CLUSTERS["grpc"] = _cluster
+
+
+def _card(value: object) -> str:
+    """The HTML of ``value`` for a notebook: the module is imported only when needed."""
+    return str(__getattr__("viz").card(value))
+
+
+_CARD.append(_card)
 
 for _name, _module in {"dtypes": dtypes, "errors": errors}.items():
     vars(_module)["__getattr__"] = _missing_from(_name)  # which is built on them

@@ -35,11 +35,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "device": ("errors", "dtypes", "loops"),
     "storage": ("errors", "dtypes", "protos"),
     "graph": (
-        "errors", "base.user_frames", "dtypes", "protos", "storage", "loops", "device.spec",
-        "device.device_kinds",
+        "errors", "base.in_notebook", "base.user_frames", "dtypes", "protos", "storage", "loops",
+        "device.spec", "device.device_kinds",
     ),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
-    "executor": ("errors", "base.progress", "dtypes", "protos", "loops", "device", "graph", "rendezvous"),
+    "executor": (
+        "errors", "base.in_notebook", "base.progress", "dtypes", "protos", "loops", "device", "graph",
+        "rendezvous",
+    ),
     "base": ("errors", "graph"),
     "distribute": (
         "errors", "version", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
@@ -433,7 +436,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
-    "viz": ("", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview"),
+    "viz": ("", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline", "cards"),
     "cli": ("selftest", ""),
     "tf1": ("", "graph_import", "training"),
 }  # fmt: skip

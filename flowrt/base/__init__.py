@@ -3,6 +3,8 @@
 structure       nested structures
 closing         base of context managers that close themselves
 progress        a progress line on the terminal
+markup          HTML and SVG as values
+in_notebook     objects that notebooks show as cards
 user_frames     which frames of a stack are the user's
 user_traceback  tracebacks of the user's frames only
 exit_codes      exit statuses of the commands

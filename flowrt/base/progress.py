@@ -1,4 +1,4 @@
-"""Progress: one line on a terminal for long work; nothing without a terminal.
+"""Progress: one line on a terminal or in a notebook for long work; nothing without them.
 
     with Progress("restoring model-600", total=12, unit="tensors") as progress:
         for i, name in enumerate(names):
@@ -9,6 +9,10 @@
 The line is drawn on standard error, if that is a terminal, by a separate thread, so that it is updated even
 while the work reports nothing. It appears after `APPEARS_S` and is erased at the end. A report costs one
 store; if nothing is drawn there is no thread.
+
+In a notebook it is an output of its own, which IPython updates. Nothing else is needed: ipywidgets would be
+5 MB and an extension of the browser's side, and what it shows is lost in a saved notebook; rich takes 0.1 s
+to import, and tqdm writes each state into the cell's output.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ import sys
 import threading
 import time
 import weakref
-from typing import TextIO, final
+from typing import Any, TextIO, final
 
 from flowrt.base.closing import Closing
+from flowrt.base.user_frames import notebook_shell
 
 APPEARS_S = 0.5
 """Minimum duration of work for a line to appear."""
 
 REDRAW_S = 0.1
+NOTEBOOK_COLUMNS = 100
 BAR = 20
 _ERASE = "\r\x1b[K"
 
@@ -41,13 +47,13 @@ class Progress(Closing):
         self, what: str, total: int | None = None, unit: str = "", stream: TextIO | None = None
     ) -> None:
         self._what, self._total, self._unit = what, total, unit
-        self._stream = sys.stderr if stream is None else stream
         self._state = (0, "")
         self._started = time.monotonic()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        if is_watched(self._stream):
-            arguments = weakref.ref(self), self._ended, self._stream
+        surface = _surface(stream)
+        if surface is not None:
+            arguments = weakref.ref(self), self._ended, surface
             self._thread = threading.Thread(target=_draw, args=arguments, name="flowrt progress", daemon=True)
             self._thread.start()
 
@@ -82,7 +88,46 @@ class Progress(Closing):
         return f"[{'#' * filled:.<{BAR}}] {done}/{self._total} {self._unit}".rstrip()
 
 
-def _draw(ref: weakref.ref[Progress], ended: threading.Event, stream: TextIO) -> None:
+class _Terminal:
+    """The last line of a terminal."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def columns(self) -> int:
+        return shutil.get_terminal_size().columns - 1
+
+    def show(self, text: str) -> None:
+        self._stream.write(_ERASE + text)
+        self._stream.flush()
+
+
+class _Cell:
+    """An output of a notebook's cell. It stays there, empty at the end: outputs cannot be removed."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def columns(self) -> int:
+        return NOTEBOOK_COLUMNS
+
+    def show(self, text: str) -> None:
+        if self._handle is None:
+            display = sys.modules["IPython"].display.display
+            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+
+
+def _surface(stream: TextIO | None) -> _Terminal | _Cell | None:
+    """The place to draw in: ``stream``, by default standard error or the notebook; None if nobody looks."""
+    chosen = sys.stderr if stream is None else stream
+    if is_watched(chosen):
+        return _Terminal(chosen)
+    return _Cell() if stream is None and hasattr(notebook_shell(), "kernel") else None
+
+
+def _draw(ref: weakref.ref[Progress], ended: threading.Event, surface: _Terminal | _Cell) -> None:
     """Draw until ``ended``, or until the `Progress` is garbage-collected because its work was aborted."""
     if ended.wait(APPEARS_S):
         return
@@ -91,11 +136,9 @@ def _draw(ref: weakref.ref[Progress], ended: threading.Event, stream: TextIO) ->
             progress = ref()
             if progress is None:
                 break
-            stream.write(_ERASE + progress.line(shutil.get_terminal_size().columns - 1))
-            stream.flush()
+            surface.show(progress.line(surface.columns()))
             del progress
-        stream.write(_ERASE)
-        stream.flush()
+        surface.show("")
     except (OSError, ValueError):  # the terminal is gone
         return
 

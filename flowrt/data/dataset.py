@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.base.structure import Structure, flatten, flatten_up_to, map_structure
 from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
@@ -35,7 +36,7 @@ from flowrt.graph.typing import NumericLike, TensorLike
 _INT64_MAX = 2**63 - 1
 
 
-class Dataset:
+class Dataset(InNotebook):
     """See the module. ``node`` is the tree; users begin with one of the static methods.
 
     Example:

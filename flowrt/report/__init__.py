@@ -9,7 +9,7 @@
     report.html
 
 Everything between reading and writing is pure. Text from files enters the page only through
-`flowrt.report.markup.element`, which escapes it. The page names missing data, and how to record it.
+`flowrt.base.markup.element`, which escapes it. The page names missing data, and how to record it.
 """
 
 from flowrt.report.page import write_page as write_page

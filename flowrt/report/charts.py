@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from flowrt.base.markup import Markup, element, joined
 from flowrt.profiler.text_table import size_text
-from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Point
 from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, ticks, whole_ticks
 

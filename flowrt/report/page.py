@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-from flowrt.report.markup import Markup, element, joined
+from flowrt.base.markup import Markup, element, joined
 from flowrt.report.read_run import Run
 from flowrt.report.sections import sections_of
 from flowrt.version import VERSION

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from flowrt.base.markup import Child, Markup, element
 from flowrt.report import charts
-from flowrt.report.markup import Child, Markup, element
 
 
 def section(title: str, *parts: Child) -> Markup:

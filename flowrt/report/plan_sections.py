@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from flowrt.base.markup import Child, Markup, element, joined
 from flowrt.plan.explain import SpeedUps, laws_text, part_text, seconds_text
 from flowrt.plan.plan_record import Memory, PlanRecord, Scaling
 from flowrt.plan.replay.laws import Fit, fit_amdahl, fit_gustafson
@@ -11,7 +12,6 @@ from flowrt.plan.replay.spans import Row, Span
 from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Line
-from flowrt.report.markup import Child, Markup, element, joined
 from flowrt.report.parts import legend, missing, section, table
 from flowrt.report.read_run import Run
 from flowrt.report.scale import number, share

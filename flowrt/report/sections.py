@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from itertools import islice
 
+from flowrt.base.markup import Child, Markup, element, joined
 from flowrt.distribute.observe.flight_recorder import Record, What
 from flowrt.distribute.observe.missing_sender import explain, short_name
 from flowrt.profiler.costs import NodeCost, live_bytes, node_costs, short_device
@@ -14,7 +15,6 @@ from flowrt.profiler.steps import Operation, Step
 from flowrt.profiler.text_table import size_text
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Mark
-from flowrt.report.markup import Child, Markup, element, joined
 from flowrt.report.parts import legend, missing, section, table
 from flowrt.report.plan_sections import PLAN_SECTIONS
 from flowrt.report.read_run import Point, Run

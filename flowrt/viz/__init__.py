@@ -10,6 +10,7 @@
            roles                                    what is no part of the model: gradients, optimizer, ...
         -> folding             GraphView            focus, closed groups, like scopes as one
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
+        -> cards, inline       notebooks: an object's facts, the HTML page in a frame
         -> formats             bytes                one module per format; target: the output file
 
     StepStats -> measured_schedule -> Replay of a pipeline's schedule -> schedule_picture -> SVG
@@ -19,6 +20,7 @@ stage of the compile changed, `explain_layouts` the layouts of tensors over a me
 operation, and no format embeds a constant above 1 KiB.
 """
 
+from flowrt.viz.cards import card
 from flowrt.viz.explain import explain
 from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.export import export
@@ -26,11 +28,13 @@ from flowrt.viz.folding.fold import focus, fold
 from flowrt.viz.folding.series import with_series
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.from_parts import view_of
+from flowrt.viz.inline import Inline, show
 from flowrt.viz.overview import write_graph_picture
 from flowrt.viz.stages import Change, Stage, stages
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView
 
 __all__ = [
+    "card",
     "Change",
     "EdgeKind",
     "EdgeView",
@@ -43,7 +47,9 @@ __all__ = [
     "GraphView",
     "GroupKind",
     "GroupView",
+    "Inline",
     "NodeView",
+    "show",
     "Stage",
     "stages",
     "TensorView",

@@ -77,9 +77,7 @@ def check_export(
     """The format of an `export` with these arguments. Raises its errors before there is a graph."""
     name = format or format_for(path)
     chosen = _chosen(name)
-    views = (*VIEWS, LAYOUTS)
-    if view not in views:
-        raise NotFoundError(f"view: expected one of {', '.join(views)}; got {view!r}.{nearest(view, views)}")
+    check_view(view)
     if name == "tensorboard" and "tfevents" not in Path(path).name:
         raise InvalidArgumentError(
             f"{os.fspath(path)}: expected a name with 'tfevents' in it: TensorBoard ignores other files"
@@ -92,6 +90,13 @@ def check_export(
     check_target(path, what)
     chosen.check()
     return chosen
+
+
+def check_view(view: str) -> None:
+    """Raises `NotFoundError` unless there is such a view."""
+    views = (*VIEWS, LAYOUTS)
+    if view not in views:
+        raise NotFoundError(f"view: expected one of {', '.join(views)}; got {view!r}.{nearest(view, views)}")
 
 
 def _check_least(name: str, value: object, least: int) -> None:

@@ -166,12 +166,17 @@ def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -
     """Draw the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band per device;
     returns ``path``. Tooltips list the operations of a box.
     """
+    Path(path).write_text(svg_of(parts, depth), "utf-8")
+    return os.fspath(path)
+
+
+def svg_of(parts: Partitions, depth: int = 2) -> str:
+    """The text that `write_svg` writes."""
     picture = collapse(parts, depth)
     while picture.size > MAX_BOXES and depth > 0:
         depth -= 1
         picture = collapse(parts, depth)
-    Path(path).write_text(_svg(picture, lay_out(picture)), "utf-8")
-    return os.fspath(path)
+    return _svg(picture, lay_out(picture))
 
 
 # --- layout and drawing

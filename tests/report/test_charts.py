@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrt.base.markup import Markup, element
 from flowrt.report.charts import Bar, curves, merged, peaks, smoothed, thinned
-from flowrt.report.markup import Markup, element
 from flowrt.report.read_run import Point
 from flowrt.report.scale import Scale, byte_ticks, duration, number, ticks
 

@@ -508,3 +508,17 @@ def test_names_are_never_markup(browser, tmp_path):
     assert opened.errors == []
     assert opened.requests == [path.resolve().as_uri()]
     opened.close()
+
+
+def test_a_notebook_shows_it_in_a_frame(browser, tmp_path):
+    graph, _, loss, _ = network()
+    notebook = tmp_path / "notebook.html"
+    frame = tf.viz.show(graph, fetches=loss)._repr_html_().replace("sandbox=", "data-without=")
+    notebook.write_text(f"<!doctype html><script>flowrtPage = {{}}</script>{frame}", "utf-8")
+    page = browser.open(notebook)
+    inside = "document.querySelector('iframe').contentWindow.flowrtPage"
+    page.wait_for(f"{inside}?.stage !== undefined")
+    page.evaluate(f"{inside}.state.change({{ stage: 1 }})")  # which a page of its own notes in its address
+    assert page.evaluate(f"{inside}.stage.name") == "pruned"
+    assert page.errors == []
+    page.close()

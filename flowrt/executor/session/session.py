@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import call
 from typing import Any, NamedTuple
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.device.deadline import deadline
 from flowrt.device.device import Device
 from flowrt.errors import CancelledError, DTypeError, InvalidArgumentError, OpError
@@ -73,7 +74,7 @@ def connect(target: str, config: ConfigProto) -> Runtime:
     return runtime
 
 
-class BaseSession:
+class BaseSession(InNotebook):
     """See `Session`. ``seed`` draws the order in which each run interleaves its devices' instructions."""
 
     def __init__(
@@ -402,6 +403,21 @@ class BaseSession:
     def devices(self) -> Sequence[Device]:
         """This session's devices: their memory pools, transfers and executors."""
         return tuple(self._runtime.devices)
+
+    def __repr__(self) -> str:
+        state = "" if self.is_open else ", closed"
+        return f"<flowrt.{type(self).__name__} of {self._graph!r}{state}>"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was not closed yet."""
+        return not self._closed
+
+    @property
+    def num_plans(self) -> int:
+        """The number of steps that it has compiled and kept, one for each request and shapes of feeds."""
+        with self._lock:
+            return sum(len(request.plans) for request in self._requests.values())
 
     def close(self) -> None:
         """End the session: running steps are cancelled, variables released. Further runs raise."""

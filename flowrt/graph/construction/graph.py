@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.device.spec import format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import (
@@ -53,7 +54,7 @@ __all__ = [
 _ref_of = attrgetter("ref")
 
 
-class Graph:
+class Graph(InNotebook):
     """A dataflow graph under construction.
 
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
@@ -289,6 +290,9 @@ class Graph:
                 if attrs != op.node.attrs:
                     op.mutate(attrs=attrs)
         root._precision = precision
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Graph of {len(self._operations)} operations>"
 
     # --- freezing
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from traceback import StackSummary
 from typing import TYPE_CHECKING, Any, final
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.dtypes import DType
 from flowrt.errors import (
     FailedPreconditionError,
@@ -109,7 +110,7 @@ class Tensor(Symbolic):
 
 
 @final
-class Operation:
+class Operation(InNotebook):
     """A handle to one node of a graph: ``inputs`` and ``outputs`` are tensors; all else is the node's."""
 
     __slots__ = ("__weakref__", "_outputs", "graph", "name", "node")

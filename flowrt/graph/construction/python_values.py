@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, OpError
 from flowrt.graph.construction.defaults import default_graphs
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from flowrt.graph.typing import Index, NumericLike, TensorLike
 
 
-class Symbolic:
+class Symbolic(InNotebook):
     """A tensor, or a variable: what Python asks of a value is an error that says what to use."""
 
     __slots__ = ()

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import WeakValueDictionary
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.device.spec import DeviceSpec, format_device, parse_device
 from flowrt.errors import InvalidArgumentError, nearest
 from flowrt.graph.source import user_line
@@ -33,7 +34,7 @@ _HOST = DeviceSpec(device_type="CPU", device_index=0)
 
 
 @final
-class Mesh:
+class Mesh(InNotebook):
     """A grid of devices: ``axes`` are pairs (name, size), or `Axis`.
 
     ``devices`` has a name for each coordinate of the axes of space, in row-major order: the last axis varies

@@ -41,6 +41,7 @@ export function readAddress(graph) {
 }
 
 export function writeAddress(graph, state) {
+  if (location.protocol === "about:") return; // a notebook's frame has no address
   const values = { stage: graph.stages[state.stage].name, colour: state.colour };
   if (state.selected) Object.assign(values, { op: state.selected, reach: state.reach });
   history.replaceState(null, "", `#${new URLSearchParams(values)}`);

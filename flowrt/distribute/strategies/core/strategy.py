@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from flowrt.base.in_notebook import InNotebook
 from flowrt.base.structure import Structure, flatten, map_structure
 from flowrt.data.dataset import Dataset
 from flowrt.distribute.strategies.core.extended import StrategyExtended, one_for_all
@@ -47,7 +48,7 @@ from flowrt.variables.distribution_context import DistributionContext, distribut
 from flowrt.variables.variable import Variable
 
 
-class Strategy:
+class Strategy(InNotebook):
     """Runs a function on several replicas that share variables. See the module."""
 
     def __init__(self, extended: StrategyExtended) -> None:
