@@ -69,7 +69,7 @@ bench: $(READY)  ## run the benchmarks (runs/bench); PEERS=environment compares 
 docs: $(READY)  ## regenerate the documentation's pictures from the examples (needs: apt install graphviz chromium)
 	@rm -rf runs/docs && mkdir -p docs/pictures
 	@for view in placed partitioned; do \
-		$(PY) -m flowrt export examples/digits_cnn.py --view $$view --depth 1 \
+		$(PY) -m flowrt export examples/digits_cnn.py --view $$view \
 			--out docs/pictures/digits_cnn_$$view.svg -- --steps 2 --out runs/docs | tail -n 1 || exit; done
 	@$(PY) -m flowrt export examples/digits_cnn.py --out runs/docs/digits_cnn.html \
 		-- --steps 2 --out runs/docs | tail -n 1

@@ -436,7 +436,9 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
-    "viz": ("", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline", "cards"),
+    "viz": (
+        "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline", "cards",
+    ),
     "cli": ("selftest", ""),
     "tf1": ("", "graph_import", "training"),
 }  # fmt: skip

@@ -51,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--radius", type=not_negative, metavar="N",
         help=f"radius of --focus, in edges (default: {RADIUS})",
     )  # fmt: skip
+    add(
+        "--against", metavar="GRAPH",
+        help="another graph, such as the GraphDef of an earlier version: the page shows what changed from it",
+    )  # fmt: skip
     add_schedule_arguments(parser)
 
 
@@ -74,7 +78,7 @@ def _export(arguments: argparse.Namespace) -> str:
     if source.endswith(".py"):  # report mistakes in the other arguments before the script runs
         check_export(
             source, arguments.out, arguments.format, view, arguments.depth, arguments.focus,
-            arguments.radius,
+            arguments.radius, arguments.against,
         )  # fmt: skip
         with kept_steps():
             asked = requests_of_script(source, arguments.script_arguments)
@@ -91,4 +95,5 @@ def _export(arguments: argparse.Namespace) -> str:
         focus=arguments.focus,
         radius=arguments.radius,
         step_stats=step_stats,
+        against=arguments.against,
     )

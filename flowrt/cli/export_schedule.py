@@ -26,7 +26,7 @@ from flowrt.viz.target import check_target, write_target
 NAMES = (*TABLE, AUTO)
 PICTURE, TEXT, SCRIPT = ".svg", ".txt", ".py"
 SIZES = ("devices", "micro_batches", "chunks")
-OF_GRAPHS = ("source", "format", "view", "fetch", "depth", "focus", "radius")
+OF_GRAPHS = ("source", "format", "view", "fetch", "depth", "focus", "radius", "against")
 
 
 def add_schedule_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.laid_out import LaidOut, view_of_layouts
 from flowrt.viz.roles import inherited
-from flowrt.viz.sources import LAYOUTS, VIEWS, Source, source_of
+from flowrt.viz.sources import LAYOUTS, VIEWS, Comparison, Source, source_of
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
@@ -41,6 +41,7 @@ def export(
     focus: str | None = None,
     radius: int = RADIUS,
     step_stats: Any = (),
+    against: BaseSession | Graph | str | os.PathLike[str] | None = None,
 ) -> str:
     """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
 
@@ -49,7 +50,9 @@ def export(
     drawing to an operation or scope and its surroundings of ``radius`` edges. ``step_stats`` is the
     ``StepStats`` of one traced step or of several (``RunMetadata.step_stats``,
     `flowrt.profiler.recent_step_stats`): the HTML page has the times of the last one of this step; without
-    one they are estimated. The file at ``path`` is written atomically.
+    one they are estimated. ``against`` is another graph, such as an earlier version's GraphDef: the HTML page
+    then has both, with what was added, removed and changed, and no stages of a compilation. The file at
+    ``path`` is written atomically.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
     that a format does not support, a ``depth`` below 1, a ``radius`` below 0, the layouts of a step without a
@@ -58,9 +61,10 @@ def export(
     format, `UnavailableError` and `FailedPreconditionError` without the program or library that a format
     needs, and the errors of `Session.run`.
     """
-    chosen = check_export(what, path, format, view, depth, focus, radius)
+    chosen = check_export(what, path, format, view, depth, focus, radius, against)
     messages = several(step_stats, "export")
-    source = source_of(what, fetches, feed_dict)
+    found = source_of(what, fetches, feed_dict)
+    source: Source = found if against is None else Comparison(source_of(against, fetches), found)
     drawn = picture(source, view, chosen, depth, focus, radius)
     return write_target(path, chosen.encode(drawn._replace(step_stats=messages)))
 
@@ -73,6 +77,7 @@ def check_export(
     depth: int | None,
     focus: str | None,
     radius: int,
+    against: object = None,
 ) -> Format:
     """The format of an `export` with these arguments. Raises its errors before there is a graph."""
     name = format or format_for(path)
@@ -84,6 +89,8 @@ def check_export(
         )
     if not chosen.has_view and (depth is not None or focus is not None):
         raise InvalidArgumentError(f"format {name}: expected no depth or focus: it contains every operation")
+    if against is not None and name != "html":
+        raise InvalidArgumentError(f"format {name}: expected html, to compare with another graph; got {name}")
     if depth is not None:
         _check_least("depth", depth, 1)
     _check_least("radius", radius, 0)

@@ -57,6 +57,8 @@ NOTES = {
     "fuse_epilogues": "Convolutions are computed together with the elementwise operations that follow them.",
     "fuse": "Operations that share a compiled loop are fused.",
     "scheduled": "Each operation is assigned a stream.",
+    "before": "The graph that the other one is compared with.",
+    "after": "The graph, with its changes from the one before.",
 }
 """Notes by the name of a pass or of another stage, or by its phase."""
 

@@ -134,7 +134,7 @@ class _Encoder:
             self.strings.row(node.op),
             self.strings.row(node.device),
             self.strings.row(node.source),
-            self._attrs.row(tuple(node.attrs.items())),
+            self._attrs.row(tuple(sorted(node.attrs.items()))),
             tuple([self._tensors.row(tensor) for tensor in node.outputs]),
         )
 

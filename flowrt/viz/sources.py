@@ -146,6 +146,35 @@ class Foreign:
         return {}, self.reason
 
 
+@final
+class Comparison:
+    """Two graphs as stages, the one before and the one after a change. Lines of scripts are left out: in
+    another version of a script all differ.
+    """
+
+    laid_out = None
+
+    def __init__(self, before: Step | Task | Foreign, after: Step | Task | Foreign) -> None:
+        self.title = f"{after.title}, compared with {before.title}"
+        self._before, self._after = before, after
+        found = {name: role for name, role in after.roles.items() if role is not None}
+        self.roles: Roles = {**after.roles, **before.roles, **found}
+
+    def parts(self, view: str) -> Parts:
+        return self._after.parts(view)
+
+    def stages(self) -> Sequence[Stage]:
+        nothing = Change((), (), ())
+        both = {"before": self._before.parts("logical"), "after": self._after.parts("logical")}
+        return [
+            Stage(name, name, {device: _without_lines(part) for device, part in parts.items()}, nothing)
+            for name, parts in both.items()
+        ]
+
+    def code(self) -> tuple[Code, str]:
+        return {}, ""
+
+
 def on_its_devices(graph: Subgraph) -> Subgraph:
     """Return ``graph`` with every operation on the device that it requests, else on the default device."""
     default = devices_asked_for(graph)[0]
@@ -178,7 +207,7 @@ def _in_scope(node: Node, scope: str) -> Node:
     )
 
 
-Source: TypeAlias = Step | Task | Foreign
+Source: TypeAlias = Step | Task | Foreign | Comparison
 """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation, and
 ``code()`` the texts that run each operation, and the reason if there are none; ``roles`` are those of its
 operations; ``laid_out`` is the step in its layouts, None if it has none.
@@ -192,7 +221,7 @@ def source_of(
     what: BaseSession | Graph | CompileRequest | str | os.PathLike[str],
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
-) -> Source:
+) -> Step | Task | Foreign:
     """The source of ``what``: a session, a graph, a CompileRequest, a GraphDef's path (``.pb``, ``.pbtxt``),
     an event file's, or a running worker's address, ``grpc://host:port``. ``fetches``, ``feed_dict``: see
     `compile_request`.
@@ -275,10 +304,11 @@ def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> For
 def _without_line(node: Node) -> Node:
     """Return ``node`` without its source line: the line that read the file did not create it."""
 
-    def change(function: Subgraph) -> Subgraph:
-        return function.with_nodes([_without_line(inner) for inner in function])
+    return with_functions(node, _without_lines).replace(source=None)
 
-    return with_functions(node, change).replace(source=None)
+
+def _without_lines(graph: Subgraph) -> Subgraph:
+    return graph.with_nodes([_without_line(node) for node in graph])
 
 
 def _read_message(path: str) -> GraphDef:

@@ -12,12 +12,12 @@ import pytest
 import flowrt as tf
 from flowrt import protos
 from flowrt.cli.main import main
-from flowrt.errors import DTypeError, NotFoundError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.viz import FORMATS, explain, export
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.sources import VIEWS, Task
+from flowrt.viz.sources import VIEWS, Comparison, Task, source_of
 from flowrt.viz.stages import stages
-from flowrt.viz.view import EdgeKind
+from flowrt.viz.view import EdgeKind, Role
 from tests.viz.graphs import CPU1, network, two_devices_session
 
 QUICK = sorted(set(FORMATS) - {"html", "svg"})  # those have files of their own
@@ -391,3 +391,22 @@ def test_what_is_not_installed_is_told_before_the_script_runs(tmp_path, capsys, 
     assert main(["export", str(script), "--out", str(tmp_path / name)]) == 2
     assert missing in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_only_a_page_compares(tmp_path, stored):
+    graph, *_ = network()
+    with pytest.raises(InvalidArgumentError, match="format dot: expected html, to compare"):
+        export(graph, tmp_path / "x.dot", against=stored / "net.pb")
+    words = ["export", str(stored / "net.pb"), "--against", str(stored / "net.pbtxt"), "--out"]
+    assert main([*words, str(tmp_path / "x.svg")]) == 2
+
+
+def test_a_comparison_has_the_differences_of_two_graphs_and_no_lines(stored):
+    graph, *_ = network()
+    with graph.as_default():
+        tf.exp(graph.get_tensor_by_name("loss:0"), name="new")
+    both = Comparison(source_of(stored / "net.pb"), source_of(graph))
+    before, after = (stage.parts[""] for stage in both.stages())
+    assert after.nodes.keys() - before.nodes.keys() == {"new"}
+    assert all(node.source is None for node in after)
+    assert both.roles["gradients/out_grad/ReluGrad"] is Role.GRADIENT  # which the file does not say

@@ -175,6 +175,20 @@ def test_the_picture_is_saved_as_svg_and_as_png(page, browser, tmp_path):
     assert png.read_bytes().startswith(b"\x89PNG")
 
 
+def test_two_graphs_are_compared(browser, tmp_path):
+    earlier, *_ = network()
+    tf.train.write_graph(earlier, str(tmp_path), "earlier.pb", as_text=False)
+    graph, *_ = network()
+    with graph.as_default():
+        tf.exp(graph.get_tensor_by_name("loss:0"), name="new")
+    export(graph, tmp_path / "compared.html", against=tmp_path / "earlier.pb")
+    opened = browser.open(tmp_path / "compared.html", fragment="#stage=after")
+    assert opened.text_of("h1") == "graph, compared with earlier.pb"
+    counts = opened.evaluate("['added', 'removed', 'changed'].map((kind) => flowrtPage.changes[kind])")
+    assert counts == [1, 0, 0]
+    opened.close()
+
+
 def test_search_finds_opens_and_selects(page):
     page.press("/")
     page.type("layer_1 matmul")
