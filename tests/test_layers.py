@@ -437,7 +437,8 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
     "viz": (
-        "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline", "cards",
+        "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline",
+        "cards",
     ),
     "cli": ("selftest", ""),
     "tf1": ("", "graph_import", "training"),
