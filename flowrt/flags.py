@@ -43,9 +43,18 @@ class FlagValues:
     def define(
         self, name: str, default: Any, help: str, kind: Any, choices: Any = None, repeated: bool = False
     ) -> None:
-        """Raises `AlreadyExistsError` for a name that is taken."""
+        """Raises `AlreadyExistsError` for a name that is taken, and `InvalidArgumentError` for a default as
+        text that the command line would not take.
+        """
         if name in self._values:
             raise AlreadyExistsError(f"flag {name!r} is defined already")
+        if isinstance(default, str) and not repeated:
+            try:
+                default = kind(default)
+            except (ValueError, argparse.ArgumentTypeError):
+                raise InvalidArgumentError(
+                    f"flag --{name}: expected a default of the flag's type; got {default!r}"
+                ) from None
         self._values[name] = default
         names = [f"--{name}"] + ([f"--{name.replace('_', '-')}"] if "_" in name else [])
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help, "type": kind}

@@ -7,6 +7,7 @@ true of their files.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -30,7 +31,7 @@ def is_between(file: str) -> bool:
     """Whether ``file`` is between user code and the graph on the stack, or starts flowrt's own commands."""
     return (
         file.startswith((_PACKAGE, _NUMPY))  # np.stack of tensors asks each for an array
-        or file == contextlib.__file__  # a user's ``with`` statement passes through it
+        or file in (contextlib.__file__, functools.__file__)  # a user's ``with`` statement passes through it
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS
     )

@@ -61,13 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"expected one of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
     words, behind = _split(words)
     arguments, unknown = parser.parse_known_args(words)
+    parser.prog = f"{COMMAND} {arguments.command}"
     sources = (getattr(arguments, name, None) or "" for name in ("source", "schedule"))
     is_script = any(source.endswith(".py") for source in sources)
     if unknown:
         hint = "; put the script's arguments after --" if is_script else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
     if behind and not is_script:
-        parser.error(f"{arguments.command}: expected nothing after --; got {' '.join(behind)}")
+        parser.error(f"expected nothing after --; got {' '.join(behind)}")
     arguments.script_arguments = behind
     try:
         status = int(_module(arguments.command).run(arguments))

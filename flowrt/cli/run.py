@@ -215,7 +215,7 @@ def _print(lines: Sequence[str]) -> None:
 
 
 def _complain(error: Exception, status: int) -> int:
-    _say(f"error: {error}")
+    _say(str(error))
     return status
 
 

@@ -265,7 +265,7 @@ def _say(text: str) -> None:
 
 
 def _complain(error: Exception, status: int) -> int:
-    print(f"{COMMAND}: error: {error}", file=sys.stderr)
+    print(f"{COMMAND}: {error}", file=sys.stderr)
     return status
 
 

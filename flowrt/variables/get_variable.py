@@ -50,11 +50,11 @@ def get_variable(
     """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
     existing one.
 
-    ``initializer`` is an initializer, a function without arguments, or a value (then ``shape`` must not be
-    given); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is added
-    to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called instead of
-    creating the variable. ``layout``, ``stored`` and ``axes`` belong to `LayoutStrategy`: how the variable is
-    used, how it is kept, and logical axes in place of a layout. ``partitioner`` is not supported.
+    ``initializer`` is an initializer, a function without arguments, or a value (``shape``, if given, is
+    its shape); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is
+    added to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called
+    instead of creating the variable. ``layout``, ``stored`` and ``axes`` belong to `LayoutStrategy`: how the
+    variable is used, how it is kept, and logical axes in place of a layout. ``partitioner`` is not supported.
 
     Raises `InvalidArgumentError` when the variable exists or does not, against ``reuse``, and for a shape or
     dtype that is not that of the shared one; the messages name the line that made it.
