@@ -14,8 +14,9 @@ from flowrt.executor.kernels import loop_layout
 from flowrt.executor.kernels.update_kernel import update_of
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
 from flowrt.executor.program import updates
+from flowrt.executor.program.arguments import LateArray
 from flowrt.executor.program.instruction import Call, Instruction
-from flowrt.executor.program.updates import LateArray, Updates, join_updates
+from flowrt.executor.program.updates import Updates, join_updates
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import op_def
 from flowrt.graph.resources.variables import VariableResource

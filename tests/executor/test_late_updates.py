@@ -13,7 +13,8 @@ import pytest
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.kernels.update_kernel import update_of
-from flowrt.executor.program.updates import LateArray, Updates
+from flowrt.executor.program.arguments import LateArray
+from flowrt.executor.program.updates import Updates
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.resources.variables import VariableResource

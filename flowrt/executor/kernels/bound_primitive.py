@@ -12,10 +12,8 @@ import numpy as np
 
 from flowrt.device.onednn import onednn
 from flowrt.executor.kernels.onednn_kernels import ONEDNN_KERNELS, PRIMITIVES, primitive_on
-from flowrt.executor.kernels.update_kernel import late_array
-from flowrt.executor.program.arguments import Later
+from flowrt.executor.program.arguments import LateArray, Later, late_array
 from flowrt.executor.program.primitive_action import BoundPrimitive
-from flowrt.executor.program.updates import LateArray
 from flowrt.graph.node import Node, TensorSpec
 
 Array = np.ndarray[Any, Any]
@@ -45,11 +43,13 @@ def bound_primitive(
     except onednn.Unsupported:
         return None
     kernel = partial(ONEDNN_KERNELS[node.op], node.op, np, out=out, **attrs)
-    sources = [None if source is None else late[source] for source in found.sources]
-    slots = {i: source.slot for i, source in enumerate(sources) if isinstance(source, LateArray)}
+    on = [
+        late[source] if source is not None and isinstance(late[source], LateArray) else array
+        for array, source in zip(found.arrays, found.sources, strict=True)
+    ]
     fixed = [i for i, source in enumerate(found.sources) if source in constants]
     otherwise = partial(_call, kernel, arguments, registers)
-    return BoundPrimitive(found.find, found.arrays, slots, fixed, registers, otherwise)
+    return BoundPrimitive(found.find, on, fixed, registers, otherwise)
 
 
 def _one_by_one(arguments: Sequence[Any]) -> Iterator[Any]:

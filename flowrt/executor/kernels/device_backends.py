@@ -19,7 +19,8 @@ from flowrt.executor.kernels.host_kernels import host_kernel
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.scalar_code import scalar_code
 from flowrt.executor.kernels.small_calls import small_call
-from flowrt.executor.kernels.update_kernel import late_array, update_of
+from flowrt.executor.kernels.update_kernel import update_of
+from flowrt.executor.program.arguments import late_array
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 

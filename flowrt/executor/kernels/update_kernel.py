@@ -14,20 +14,12 @@ import numpy as np
 from flowrt.executor.kernels.copy_kernels import is_fit
 from flowrt.executor.kernels.fused_program import by_rule, program_of, remembered
 from flowrt.executor.kernels.loop_layout import layout_of, parts_on, strides_in
-from flowrt.executor.program.arguments import Later
-from flowrt.executor.program.updates import LateArray, Update, are_apart, extents
-from flowrt.graph.node import Node, TensorSpec, static_shape
+from flowrt.executor.program.arguments import LateArray
+from flowrt.executor.program.updates import Update, are_apart, extents
+from flowrt.graph.node import Node
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
-from flowrt.graph.shapes import is_static
 from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue
-
-
-def late_array(argument: Any, spec: TensorSpec) -> Any:
-    """An ``argument`` of ``spec`` in a register and of known shape as a `LateArray`; any other as it is."""
-    if not isinstance(argument, Later) or argument.plain_slot is None or not is_static(spec.shape):
-        return argument
-    return LateArray(argument.plain_slot, np.empty(static_shape(spec), spec.dtype.np))
 
 
 def update_of(node: Node, arguments: Sequence[Any], registers: list[Any]) -> Update | None:

@@ -2,7 +2,8 @@
 
 An operand is the location of a tensor. If it does not change between steps (an array of the plan, a
 variable's memory, a constant's value as Python integers), it is bound as an argument. Values that are new in
-every step, in a register or computed on the host, become a `Later`, read by a wrapper around the call.
+every step, in a register or computed on the host, become a `Later`, read by a wrapper around the call. What
+computes by addresses takes a `LateArray` in its place.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.graph.node import Node
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.op_def import Argument, Ufunc
 from flowrt.graph.partial_value import as_host_value
+from flowrt.graph.shapes import is_static
+
+Array = np.ndarray[Any, Any]
 
 Convert = Callable[[Any], Any]
 """Converts an array of the device to a NumPy array, or back."""
@@ -71,6 +76,33 @@ class Later(NamedTuple):
         """The register, if reading it is all there is to do."""
         item = self.items[0]
         return None if self.is_list or item.convert is not None else item.slot
+
+
+class LateArray(NamedTuple):
+    """An array that is in register ``slot`` when the call is made, of the ``stand_in``'s shape and dtype."""
+
+    slot: int
+    stand_in: Array
+    """Stand-in in C order."""
+
+    def read(self, registers: Sequence[Any]) -> Array:
+        """The array, in C order. Raises `InvalidArgumentError` for one of another shape."""
+        array: Array = registers[self.slot]
+        shape, dtype = self.stand_in.shape, self.stand_in.dtype
+        is_array = type(array) is np.ndarray  # a scalar has no memory
+        if not (is_array and array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype):
+            array = np.array(array, dtype, order="C")
+        if array.shape != shape:
+            message = f"expected an update of shape {list(shape)}; got {list(array.shape)}"
+            raise InvalidArgumentError(message)
+        return array
+
+
+def late_array(argument: Any, spec: TensorSpec) -> Any:
+    """An ``argument`` of ``spec`` in a register and of known shape as a `LateArray`; any other as it is."""
+    if not isinstance(argument, Later) or argument.plain_slot is None or not is_static(spec.shape):
+        return argument
+    return LateArray(argument.plain_slot, np.empty(static_shape(spec), spec.dtype.np))
 
 
 def _same(array: Any) -> Any:

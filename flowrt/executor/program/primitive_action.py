@@ -8,7 +8,7 @@ copied to the layout that the library requires once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -18,15 +18,15 @@ from flowrt.device.llvm.call_sequence import BoundCall
 from flowrt.device.onednn import onednn
 from flowrt.device.onednn.primitive_call import PrimitiveCall, primitive_call
 from flowrt.device.onednn.primitives import Execution, Primitive
+from flowrt.executor.program.arguments import LateArray
 
 Array = np.ndarray[Any, Any]
 
 
 @final
 class BoundPrimitive:
-    """The primitive that ``find()`` returns on ``arrays``, of which some are in the registers ``slots``, by
-    number, and some, of the numbers ``fixed``, never change. ``otherwise()`` computes it where the library
-    has none, or where a register has an array with another layout.
+    """The primitive that ``find()`` returns on ``arrays``, of which some may be in ``registers``, and some,
+    of the numbers ``fixed``, never change. ``otherwise()`` computes it where the library has none.
     """
 
     __slots__ = (
@@ -36,15 +36,14 @@ class BoundPrimitive:
     def __init__(
         self,
         find: Callable[[], Primitive],
-        arrays: Sequence[Array],
-        slots: Mapping[int, int],
+        arrays: Sequence[Array | LateArray],
         fixed: Sequence[int],
         registers: list[Any],
         otherwise: Callable[[], None],
     ) -> None:
         self._find, self._registers, self._otherwise = find, registers, otherwise
-        self._late = list(slots.items())
-        self._known = [(i, array) for i, array in enumerate(arrays) if i not in slots]
+        self._late = [(i, array) for i, array in enumerate(arrays) if isinstance(array, LateArray)]
+        self._known = [(i, array) for i, array in enumerate(arrays) if not isinstance(array, LateArray)]
         self._fixed = fixed
         self._primitive: Primitive | None = None
         self._execution: Execution | None = None
@@ -67,18 +66,17 @@ class BoundPrimitive:
         return self._call
 
     def run(self) -> None:
-        """Compute the result."""
+        """Compute the result. Raises `InvalidArgumentError` for a late array of another shape."""
         execution = self._execution
         if execution is None or self._primitive is None or not self._primitive.is_current:
             execution = self._execution = self._prepare()
             if execution is None:
-                return self._otherwise()
-        for number, slot in self._late:
-            array = self._registers[slot]
-            if type(array) is not np.ndarray or not array.flags.c_contiguous:
-                return self._otherwise()
+                self._otherwise()
+                return
+        arrays = [late.read(self._registers) for _, late in self._late]  # kept until it has run
+        for (number, _), array in zip(self._late, arrays, strict=True):
             execution.place(number, address_of(array))
-        return execution.run()
+        execution.run()
 
     def _prepare(self) -> Execution | None:
         """An execution, which has the addresses of arrays; None if the library has no such primitive."""

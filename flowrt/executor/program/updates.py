@@ -19,30 +19,11 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, Table, in_parallel, in_sequence
 from flowrt.device.llvm.host_pool import PARALLEL_NS
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.program.arguments import LateArray
 from flowrt.executor.program.instruction import Free, Instruction
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.resources.variables import VariableResource, locks_of
-
-
-class LateArray(NamedTuple):
-    """An array that is in register ``slot`` when the call is made, of the ``stand_in``'s shape and dtype."""
-
-    slot: int
-    stand_in: Array
-    """Stand-in in C order."""
-
-    def read(self, registers: Sequence[Any]) -> Array:
-        """The array, in C order. Raises `InvalidArgumentError` for one of another shape."""
-        array: Array = registers[self.slot]
-        shape, dtype = self.stand_in.shape, self.stand_in.dtype
-        is_array = type(array) is np.ndarray  # a scalar has no memory
-        if not (is_array and array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype):
-            array = np.array(array, dtype, order="C")
-        if array.shape != shape:
-            message = f"expected an update of shape {list(shape)}; got {list(array.shape)}"
-            raise InvalidArgumentError(message)
-        return array
 
 
 class Update(NamedTuple):
