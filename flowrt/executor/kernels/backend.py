@@ -43,7 +43,7 @@ class Backend:
         return None
 
     def kernel(self, node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Callable[..., Any] | None:
-        """The backend's own kernel for ``node``, whose inputs have ``specs``, with the signature of the
+        """The backend's own kernel for ``node`` on inputs of ``specs``, with the signature of the
         operation's; None if it has none. ``has_loops``: whether loops may be compiled.
         """
         return None

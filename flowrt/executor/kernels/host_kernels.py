@@ -30,7 +30,7 @@ PRODUCTS = frozenset({matmul_op, batch_matmul})
 
 
 def host_kernel(node: Node, specs: Sequence[TensorSpec], has_loops: bool) -> Kernel | None:
-    """The host's kernel for ``node``, whose inputs have ``specs``, or None to use the operation's own.
+    """The host's kernel for ``node`` on inputs of ``specs``, or None to use the operation's own.
     ``has_loops``: whether loops may be compiled; those that the node needs are, if its shapes are static.
     Raises errors of the compiler.
     """
