@@ -14,10 +14,10 @@ from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.step_times import Played
 from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
 
-SEARCH_S = 60.0
-"""Seconds of the processor for a search: once a choice is played, no further one is that would end later. All
-twenty choices for a GPT of 48 blocks on 64 devices take about 20. Others on the machine change little of what
-is found.
+SEARCH_S = 40.0
+"""Seconds of the processor for a search: once a choice is played, no further one is that would end later. For
+a GPT of 48 blocks on 64 devices, all twenty are decided in at most 20. Others on the machine change little of
+what is found.
 """
 
 

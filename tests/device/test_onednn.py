@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 import flowrt as tf
 from flowrt.device.llvm import host_pool
@@ -218,6 +219,22 @@ def test_threads_are_as_many_as_the_pool_has() -> None:
             primitive, _ = product(square(), square())
             assert primitive.n_threads == n_threads
             assert count() == n_threads
+    finally:
+        host_pool.set_num_threads(0)
+
+
+@needs_library
+def test_threads_that_others_set_meanwhile_are_not_those_of_a_product() -> None:
+    """The end of these limits, which are for NumPy's BLAS, restores the number of libgomp's threads, too."""
+    count = ctypes.CDLL(onednn._path()).omp_get_max_threads
+    onednn.library().use_threads(2)
+    host_pool.set_num_threads(1)
+    try:
+        with threadpool_limits(1, "blas"):
+            product(square(), square())
+        assert count() == 2
+        product(square(), square())
+        assert count() == 1
     finally:
         host_pool.set_num_threads(0)
 

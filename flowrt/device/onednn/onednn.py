@@ -208,7 +208,6 @@ class Library:
         """
         self.version = _checked_version(self._functions)
         self._set_threads = ctypes.PyDLL(path).omp_set_num_threads
-        self._threads = threading.local()
         self._quick.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
         self._quick.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
         self._execute = self._functions.dnnl_primitive_execute
@@ -348,10 +347,10 @@ class Library:
         _check("dnnl_sgemm", max(map(self._sgemm, *arguments), default=SUCCESS))
 
     def use_threads(self, count: int) -> None:
-        """Make primitives created or run by this thread use ``count`` threads."""
-        if getattr(self._threads, "count", 0) != count:
-            self._set_threads(count)
-            self._threads.count = count
+        """Make primitives created or run by this thread use ``count`` threads, from this call on: others set
+        the number, too, such as the end of a ``threadpoolctl.threadpool_limits``, of whatever library.
+        """
+        self._set_threads(count)
 
 
 def threads_to_use(work: int) -> int:
