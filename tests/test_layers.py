@@ -434,7 +434,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "strategies.layouts",
     ),
     "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
-    "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions", "elastic"),
+    "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
     "viz": (
         "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline",

@@ -245,6 +245,20 @@ class VariableDef(_message.Message):
     aggregation: VariableAggregation
     def __init__(self, variable_name: _Optional[str] = ..., initial_value_name: _Optional[str] = ..., initializer_name: _Optional[str] = ..., snapshot_name: _Optional[str] = ..., save_slice_info_def: _Optional[_Union[SaveSliceInfoDef, _Mapping]] = ..., is_resource: bool = ..., trainable: bool = ..., synchronization: _Optional[_Union[VariableSynchronization, str]] = ..., aggregation: _Optional[_Union[VariableAggregation, str]] = ...) -> None: ...
 
+class QueueRunnerDef(_message.Message):
+    __slots__ = ("queue_name", "enqueue_op_name", "close_op_name", "cancel_op_name", "queue_closed_exception_types")
+    QUEUE_NAME_FIELD_NUMBER: _ClassVar[int]
+    ENQUEUE_OP_NAME_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_OP_NAME_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_OP_NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_CLOSED_EXCEPTION_TYPES_FIELD_NUMBER: _ClassVar[int]
+    queue_name: str
+    enqueue_op_name: _containers.RepeatedScalarFieldContainer[str]
+    close_op_name: str
+    cancel_op_name: str
+    queue_closed_exception_types: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, queue_name: _Optional[str] = ..., enqueue_op_name: _Optional[_Iterable[str]] = ..., close_op_name: _Optional[str] = ..., cancel_op_name: _Optional[str] = ..., queue_closed_exception_types: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class SaveSliceInfoDef(_message.Message):
     __slots__ = ("full_name", "full_shape", "var_offset", "var_shape")
     FULL_NAME_FIELD_NUMBER: _ClassVar[int]

@@ -123,7 +123,12 @@ def test_devices_are_dropped_and_inputs_replaced() -> None:
         (
             lambda m: m.collection_def["variables"].bytes_list.value.append(b"\xff"),
             tf.errors.InvalidArgumentError,
-            "collection 'variables': expected variables",
+            "collection 'variables': expected VariableDef",
+        ),
+        (
+            lambda m: m.collection_def["queue_runners"].bytes_list.value.append(b"\n\x01x"),
+            tf.errors.InvalidArgumentError,
+            "queue runner: expected a name in its graph; got",
         ),
         (
             lambda m: m.graph_def.node.add(name="p", op="ApplyPowerSign", input=["net/w"]),
@@ -148,11 +153,11 @@ def test_a_damaged_one_is_a_typed_error_and_changes_nothing(change: Any, error: 
 
 def test_what_cannot_be_imported_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     meta = message("AdamOptimizer")
-    meta.collection_def["queue_runners"].bytes_list.value.append(b"x")
+    meta.collection_def["savers"].bytes_list.value.append(b"x")
     with tf.Graph() as graph, caplog.at_level(logging.WARNING):
         tf.train.import_meta_graph(meta)
-        assert "queue_runners" not in graph.get_all_collection_keys()
-    assert "collection 'queue_runners' is left out" in caplog.text
+        assert "savers" not in graph.get_all_collection_keys()
+    assert "collection 'savers' is left out" in caplog.text
 
 
 # --- ours
@@ -189,6 +194,78 @@ def test_ours_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
             assert tf.get_collection("numbers") == [3]
             assert tf.get_collection("outputs")[0].dtype == tf.float32
             np.testing.assert_allclose(losses(session, range(STEPS, 2 * STEPS)), expected, 1e-6)
+
+
+def test_queue_runners_go_along() -> None:
+    with tf.Graph():
+        names = tf.train.range_input_producer(3, num_epochs=2, shuffle=False).dequeue()
+        tf.identity(tf.train.batch([names], 2), name="rows")
+        message = tf.train.export_meta_graph()
+    for scope in (None, "there"):
+        with tf.Graph(), tf.Session() as session:
+            tf.train.import_meta_graph(message, import_scope=scope)
+            session.run(tf.local_variables_initializer())
+            coordinator = tf.train.Coordinator()
+            threads = tf.train.start_queue_runners(session, coordinator)
+            rows = "rows:0" if scope is None else f"{scope}/rows:0"
+            assert [session.run(rows).tolist() for _ in range(3)] == [[0, 1], [2, 0], [1, 2]]
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(rows)
+            coordinator.request_stop()
+            coordinator.join(threads)
+
+
+def test_a_queue_runner_is_read_from_its_message() -> None:
+    queue = tf.FIFOQueue(3, tf.int32)
+    runner = tf.train.QueueRunner(queue, [queue.enqueue(1)])
+    message = runner.to_proto()
+    again = tf.train.QueueRunner.from_proto(message)
+    assert (again.enqueue_ops, again.close_op) == (runner.enqueue_ops, runner.close_op)
+    assert again.queue_closed_exception_types == (tf.errors.OutOfRangeError,)
+    assert again.to_proto() == message
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a close_op and a cancel_op"):
+        tf.train.QueueRunner(queue.queue_ref.op, runner.enqueue_ops)
+
+
+_RECURRENT = """
+import sys, json
+import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import rnn
+from tests.graph.write_tensorflow_graphs import Cell
+tf.disable_v2_behavior()
+place = tf.train.range_input_producer(50, shuffle=False).dequeue()
+x, lengths = tf.train.batch([tf.sin(tf.cast(place + tf.range(4), tf.float32)), place % 4], 5)
+w = tf.get_variable("w", [2], initializer=tf.ones_initializer())
+inputs = x[:, :, None] * w
+outputs, _ = rnn.dynamic_rnn(Cell(), inputs, sequence_length=lengths, dtype=tf.float32)
+kept = tf.while_loop(
+    lambda i, _: i < 2, lambda i, a: (i + 1, tf.cond(a[0] > 1, lambda: a * w, lambda: a + w)), [0, w])[1]
+loss = tf.reduce_mean(outputs ** 2) + tf.reduce_sum(kept)
+loss = tf.identity(loss, name="loss")
+tf.train.AdamOptimizer(0.01).minimize(loss, name="train")
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    tf.train.Saver().save(session, sys.argv[1])
+    tf.train.start_queue_runners(session, tf.train.Coordinator())
+    print(json.dumps([float(session.run(["loss:0", "train"])[0]) for _ in range(6)]))
+"""
+
+
+@pytest.mark.skipif(INTERPRETER is None, reason="FLOWRT_TENSORFLOW names no interpreter")
+def test_training_goes_on_through_loops_branches_and_queues_of_tensorflow_1(tmp_path: Path) -> None:
+    prefix = str(tmp_path / "m")
+    command = [str(INTERPRETER), "-c", _RECURRENT, prefix]
+    ran = subprocess.run(
+        command, cwd=Path(__file__).parents[2], check=True, timeout=120, stdout=subprocess.PIPE
+    )
+    with tf.Graph(), tf.Session() as session:
+        tf.train.import_meta_graph(f"{prefix}.meta").restore(session, prefix)
+        coordinator = tf.train.Coordinator()
+        threads = tf.train.start_queue_runners(session, coordinator)
+        found = [float(session.run(["loss:0", "train"])[0]) for _ in range(6)]
+        coordinator.request_stop()
+        coordinator.join(threads)
+    np.testing.assert_allclose(found, json.loads(ran.stdout.splitlines()[-1]), 1e-5)
 
 
 _GOES_ON = """

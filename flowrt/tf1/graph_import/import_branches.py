@@ -91,7 +91,7 @@ class _Merged(NamedTuple):
 class _Raiser:
     def __init__(self, nodes: Mapping[str, Node], taken: set[str]) -> None:
         self._nodes = dict(sort_topologically(_closed(nodes)))
-        self._nodes = {name: nodes[name] for name in self._nodes}
+        self._nodes = {name: _behind_switches(nodes[name], nodes) for name in self._nodes}
         self._taken = taken
         self._read = {ref for node in nodes.values() for ref in node.inputs}
         self._conditions: dict[str, Conditions] = {}
@@ -283,6 +283,19 @@ class _Raiser:
         if node is None or node.op is not v1_ops.SWITCH or self._predicate(node) != condition[0]:
             return None
         return node.inputs[0]
+
+
+def _behind_switches(node: Node, nodes: Mapping[str, Node]) -> Node:
+    """``node``, which waits for what a Switch gets instead of for the Switch: that runs on both sides."""
+    controls: dict[str, None] = {}
+    waiting = list(reversed(node.controls))
+    while waiting:
+        name = waiting.pop()
+        if name in nodes and nodes[name].op is v1_ops.SWITCH:
+            waiting += nodes[name].predecessors
+        else:
+            controls[name] = None
+    return node if tuple(controls) == node.controls else node.replace(controls=tuple(controls))
 
 
 def _followed(ref: Ref, given: Mapping[Ref, Ref]) -> Ref:

@@ -1,7 +1,7 @@
 """`export_meta_graph`: a graph's message with its collections and its saver.
 
-A variable is written as the names of its operations (VariableDef). A collection of other things than
-variables, tensors, operations, numbers and strings is left out, with a warning.
+A variable or a queue runner is written as the names of its operations (VariableDef, QueueRunnerDef). A
+collection of other things than those, tensors, operations, numbers and strings is left out, with a warning.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.source import misuse
 from flowrt.storage.durable_files import PathLike, path_string, replace_file, typed_os_errors
 from flowrt.train.checkpoints.saver_nodes import add_saver
+from flowrt.train.coordination.queue_runner import QueueRunner
 from flowrt.variables.imported_variable import variable_def
 from flowrt.variables.variable import GraphKeys, Variable
 
@@ -96,6 +97,8 @@ def _write_collection(collections: Any, key: str, items: Sequence[Any]) -> None:
         return
     if all(isinstance(item, Variable) for item in items):
         collections[key].bytes_list.value.extend(variable_def(v).SerializeToString() for v in items)
+    elif all(isinstance(item, QueueRunner) for item in items):
+        collections[key].bytes_list.value.extend(item.to_proto().SerializeToString() for item in items)
     elif all(isinstance(item, Operation | Tensor) for item in items):
         collections[key].node_list.value.extend(item.name for item in items)
     elif all(isinstance(item, str | bytes) for item in items):

@@ -21,6 +21,7 @@ from flowrt.tf1.graph_import.read_graph_def import parse_ref
 from flowrt.tf1.message_files import read_message
 from flowrt.train.checkpoints.graph_saver import GraphSaver
 from flowrt.train.checkpoints.saver import Saver
+from flowrt.train.coordination.queue_runner import QueueRunner, parts_of
 from flowrt.variables.imported_variable import ImportedVariable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
@@ -32,7 +33,6 @@ OF_VARIABLES = frozenset({
     GraphKeys.GLOBAL_STEP, GraphKeys.WEIGHTS, GraphKeys.BIASES,
 })  # fmt: skip
 _OF_CONTROL_FLOW = ("cond_context", "while_context")  # loops and branches are operations here
-_OF_MESSAGES = (*_OF_CONTROL_FLOW, GraphKeys.QUEUE_RUNNERS, GraphKeys.SAVERS)
 
 Element: TypeAlias = Operation | Tensor
 
@@ -124,6 +124,12 @@ class _Finder:
             return op
         return op.outputs[index] if index < len(op.outputs) else None
 
+    def operation(self, name: str, what: str) -> Operation:
+        found = self.needed(name, what)
+        if not isinstance(found, Operation):
+            raise InvalidArgumentError(f"MetaGraph: {what}: expected an operation; got {name[:200]!r}")
+        return found
+
     def needed(self, name: str, what: str) -> Any:
         found = self(name) if name else None
         if found is None:
@@ -178,18 +184,28 @@ def _items(key: str, message: Any, find: _Finder, variables: _Variables) -> list
     if kind != "bytes_list":
         return values
     if key in OF_VARIABLES:
-        return [variables.of(_variable_message(key, value)) for value in values]
-    if key in _OF_MESSAGES:
+        kind = protos.meta_graph_pb2.VariableDef
+        return [variables.of(_parsed(kind, key, value)) for value in values]
+    if key == GraphKeys.QUEUE_RUNNERS:
+        kind = protos.meta_graph_pb2.QueueRunnerDef
+        return [_queue_runner(_parsed(kind, key, value), find) for value in values]
+    if key == GraphKeys.SAVERS:
         LOGGER.warning("collection %r is left out: what it has cannot be imported", key)
         return []
     return [_text(value) for value in values]
 
 
-def _variable_message(key: str, value: bytes) -> Any:
+def _parsed(kind: Any, key: str, value: bytes) -> Any:
     try:
-        return protos.meta_graph_pb2.VariableDef.FromString(value)
+        return kind.FromString(value)
     except DecodeError as error:
-        raise InvalidArgumentError(f"MetaGraph: collection {key!r}: expected variables; {error}") from None
+        raise InvalidArgumentError(
+            f"MetaGraph: collection {key!r}: expected {kind.DESCRIPTOR.name}; {error}"
+        ) from None
+
+
+def _queue_runner(message: Any, find: _Finder) -> QueueRunner:
+    return QueueRunner(*parts_of(message, lambda name: find.operation(name, "queue runner")))
 
 
 def _text(value: bytes) -> str | bytes:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flowrt import protos
 from flowrt.dataflow.queues import QueueBase
 from flowrt.errors import (
     CancelledError,
@@ -31,11 +32,14 @@ class QueueRunner:
     The threads end when the data is used up (an error of ``queue_closed_exception_types``; the last one then
     runs ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which is
     reported to the coordinator.
+
+    ``queue_runner_def`` is the message of one, instead of the other arguments: with ``import_scope`` before
+    the names in it, they are operations of the default graph.
     """
 
     def __init__(
         self,
-        queue: QueueBase | None = None,
+        queue: QueueBase | Operation | None = None,
         enqueue_ops: Sequence[Operation] | None = None,
         close_op: Operation | None = None,
         cancel_op: Operation | None = None,
@@ -43,9 +47,18 @@ class QueueRunner:
         queue_runner_def: Any = None,
         import_scope: str | None = None,
     ) -> None:
+        if queue_runner_def is not None:
+            scope = f"{import_scope}/" if import_scope else ""
+            find = get_default_graph().get_operation_by_name
+            parts = parts_of(queue_runner_def, lambda name: find(f"{scope}{name}"))
+            queue, enqueue_ops, close_op, cancel_op, queue_closed_exception_types = parts
         if queue is None or not enqueue_ops:
             raise InvalidArgumentError(
                 f"QueueRunner: expected a queue and enqueue_ops; got {queue!r} and {enqueue_ops!r}"
+            )
+        if isinstance(queue, Operation) and (close_op is None or cancel_op is None):
+            raise InvalidArgumentError(
+                f"QueueRunner: expected a close_op and a cancel_op for the queue {queue.name!r}; got none"
             )
         self.queue, self.enqueue_ops = queue, list(enqueue_ops)
         self.close_op = queue.close() if close_op is None else close_op
@@ -64,6 +77,29 @@ class QueueRunner:
     def exceptions_raised(self) -> list[Exception]:
         """The errors of threads that had no coordinator."""
         return self._raised
+
+    def to_proto(self, export_scope: str | None = None) -> Any:
+        """The message of this one: names of operations, as far as they are in ``export_scope`` without it."""
+        prefix = f"{export_scope}/" if export_scope else ""
+
+        def name(named: Any) -> str:
+            found: str = named.name
+            return found.removeprefix(prefix)
+
+        return protos.meta_graph_pb2.QueueRunnerDef(
+            queue_name=name(self.queue),
+            enqueue_op_name=[name(op) for op in self.enqueue_ops],
+            close_op_name=name(self.close_op),
+            cancel_op_name=name(self.cancel_op),
+            queue_closed_exception_types=[
+                each.error_code for each in self.queue_closed_exception_types if issubclass(each, OpError)
+            ],
+        )
+
+    @staticmethod
+    def from_proto(queue_runner_def: Any, import_scope: str | None = None) -> QueueRunner:
+        """The runner of a message. Raises as the constructor, and `KeyError` for a name of no operation."""
+        return QueueRunner(queue_runner_def=queue_runner_def, import_scope=import_scope)
 
     def create_threads(
         self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
@@ -120,6 +156,18 @@ class QueueRunner:
     def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
         coord.wait_for_stop()
         _run_if_open(sess, self.cancel_op)
+
+
+def parts_of(message: Any, find: Callable[[str], Operation]) -> tuple[Any, ...]:
+    """The first arguments of a `QueueRunner`: the operations that a message names."""
+    errors = {each.error_code: each for each in OpError.__subclasses__()}
+    return (
+        find(message.queue_name),
+        [find(name) for name in message.enqueue_op_name],
+        find(message.close_op_name),
+        find(message.cancel_op_name),
+        [errors[code] for code in message.queue_closed_exception_types if code in errors],
+    )
 
 
 def _run_if_open(sess: Any, op: Operation) -> None:
