@@ -56,13 +56,15 @@ class QueueRunner:
             raise InvalidArgumentError(
                 f"QueueRunner: expected a queue and enqueue_ops; got {queue!r} and {enqueue_ops!r}"
             )
-        if isinstance(queue, Operation) and (close_op is None or cancel_op is None):
+        if not isinstance(queue, Operation):
+            close_op = queue.close() if close_op is None else close_op
+            cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        if close_op is None or cancel_op is None:
             raise InvalidArgumentError(
                 f"QueueRunner: expected a close_op and a cancel_op for the queue {queue.name!r}; got none"
             )
         self.queue, self.enqueue_ops = queue, list(enqueue_ops)
-        self.close_op = queue.close() if close_op is None else close_op
-        self.cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self.close_op, self.cancel_op = close_op, cancel_op
         self.queue_closed_exception_types = tuple(queue_closed_exception_types or (OutOfRangeError,))
         self._lock = threading.Lock()
         self._running: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
