@@ -28,6 +28,7 @@ from flowrt.executor.plan.plan import Plan
 from flowrt.executor.program.runner import StepControl
 from flowrt.executor.session.clusters import CLUSTERS
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
+from flowrt.executor.session.growth import EVERY, GraphGrowth
 from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import StoredShard
@@ -97,6 +98,7 @@ class BaseSession(InNotebook):
         self._lock = threading.RLock()
         self._running: set[StepControl] = set()
         self._clock = 0
+        self._growth = GraphGrowth(self._graph)
         self._mutations = self._graph.mutations
         self._closed = False
 
@@ -155,6 +157,8 @@ class BaseSession(InNotebook):
             parsed = parse_fetches(self._graph, fetches)
             request = self._remember(key, Request(parsed, feeds, is_nested=is_nested))
         self._clock = request.used = self._clock + 1
+        if self._clock % EVERY == 0:
+            self._growth.look()
         return request
 
     def run_part(
@@ -177,6 +181,12 @@ class BaseSession(InNotebook):
         """Forget plans made stale by a new graph. Raises `FailedPreconditionError` after `close`."""
         self._check_open()
         if self._graph.mutations != self._mutations:
+            if self._requests:
+                LOGGER.info(
+                    "%s: an operation of the graph was changed, such as its shape or device: all %d steps are"
+                    " compiled again",
+                    user_line(), len(self._requests),
+                )  # fmt: skip
             self._forget_plans()
 
     def _remember(self, key: Any, request: Request) -> Request:
@@ -242,8 +252,24 @@ class BaseSession(InNotebook):
                 shapes = ()
             plan = request.plans.get(shapes)
             if plan is None:
+                self._say_why(request, shapes)
                 plan = request.plans[shapes] = self._compile(request, shapes)
         return plan
+
+    def _say_why(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> None:
+        """Log that a step is compiled: at level INFO if it was before, for other shapes."""
+        asked: list[Tensor | Operation] = [*request.fetches.tensors, *request.fetches.targets]
+        names = ", ".join([each.name for each in asked[:4]])
+        if not request.plans:
+            LOGGER.debug("%s: compiling the step of %s", user_line(), names)
+        elif not shapes:
+            LOGGER.info(
+                "%s: compiling the step of %s for all shapes of its feeds: it had more than %d",
+                user_line(), names, MAX_SHAPES,
+            )  # fmt: skip
+        else:
+            fed = ", ".join(f"{t.name} {list(shape)}" for t, shape in zip(request.feeds, shapes, strict=True))
+            LOGGER.info("%s: compiling the step of %s again, for feeds %s", user_line(), names, fed)
 
     @paused_collector()
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
