@@ -25,6 +25,8 @@ from flowrt.graph.ops.text.assertions import assert_same_float_dtype as assert_s
 from flowrt.graph.ops.text.assertions import assert_scalar as assert_scalar
 from flowrt.graph.ops.text.assertions import assert_type as assert_type
 from flowrt.graph.ops.text.assertions import is_numeric_tensor as is_numeric_tensor
+from flowrt.graph.ops.text.numerics import disable_check_numerics as disable_check_numerics
+from flowrt.graph.ops.text.numerics import enable_check_numerics as enable_check_numerics
 from flowrt.tf1.aliases import is_non_decreasing as is_non_decreasing
 from flowrt.tf1.aliases import is_strictly_increasing as is_strictly_increasing
 from flowrt.tf1.aliases import verify_tensor_all_finite as _assert_all_finite

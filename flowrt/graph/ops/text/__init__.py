@@ -5,6 +5,7 @@ splitting, hashing   parts of strings; numbers that stand for strings
 words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time
+numerics             a check for NaN and infinity after each operation
 checkpoint_files     checkpoints of TensorFlow's, written and read
 csv_lines            comma-separated values
 examples             `Example` messages, parsed
