@@ -18,12 +18,12 @@ EVERY = 16
 """Runs between two looks: one costs as much as a percent of the shortest step."""
 
 WARN_AT = 4
-"""How often operations of a line were the newest ones before it is named."""
+"""The number of looks at which operations of a line were the newest ones, before it is named."""
 
 
 @final
 class GraphGrowth:
-    """What a session remembers of its graph's size. `look` is called at every `EVERY`-th run."""
+    """The growth of a session's graph, line by line. `look` is called at every `EVERY`-th run."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
