@@ -6,7 +6,7 @@ machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt 
 variables                the environment variables that flowrt reads
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
-plan                     ``flowrt plan``
+summary, plan            ``flowrt summary``, ``flowrt plan``
 export_schedule          ``flowrt export --schedule``
 certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
 watching, top, profile   ``flowrt top`` and ``flowrt profile``, and what they share

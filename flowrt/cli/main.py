@@ -28,6 +28,7 @@ COMMANDS = {
     "export": "write a graph for a viewer (as built, in its layouts, placed, or partitioned by device), or a"
     " pipeline's schedule",
     "explain": "show where each operation of a step runs and why, and what was compiled for it",
+    "summary": "show parameters, floating-point operations and bytes of a step, by name scope",
     "report": "write an HTML report of a run: curves, step times, transfers, memory, events, plans",
     "plan": "find what to run where for a script's training step, and how long it takes",
     "top": "watch the tasks of a running cluster: steps, waits, bytes, memory, stragglers",

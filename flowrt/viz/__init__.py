@@ -5,6 +5,7 @@
            script                                   a script's steps
            foreign, foreign_specs                   GraphDefs with unknown ops
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
+           step_summary                             parameters, FLOP and bytes by scope
            op_facts                                 times and compiled code per operation
            laid_out                                 the global graph in its layouts over a mesh
            roles                                    what is no part of the model: gradients, optimizer, ...
@@ -31,6 +32,7 @@ from flowrt.viz.from_parts import view_of
 from flowrt.viz.inline import Inline, show
 from flowrt.viz.overview import write_graph_picture
 from flowrt.viz.stages import Change, Stage, stages
+from flowrt.viz.step_summary import ScopeSummary, step_summary, summary_table
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView
 
 __all__ = [
@@ -50,8 +52,11 @@ __all__ = [
     "Inline",
     "NodeView",
     "show",
+    "ScopeSummary",
     "Stage",
     "stages",
+    "step_summary",
+    "summary_table",
     "TensorView",
     "view_of",
     "with_series",
