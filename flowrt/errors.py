@@ -128,6 +128,12 @@ class NotFoundError(OpError, KeyError, error_code=NOT_FOUND):
     """A named thing (operation, tensor, variable, file, tensor of a checkpoint) does not exist."""
 
 
+class UnknownElementError(NotFoundError, ValueError, TypeError):
+    """A fetch or a feed names a tensor or operation that the graph has not. TensorFlow raises ``ValueError``
+    for a fetch and ``TypeError`` for a feed.
+    """
+
+
 class AlreadyExistsError(OpError, ValueError, error_code=ALREADY_EXISTS):
     """A named thing exists already."""
 

@@ -106,6 +106,24 @@ def test_an_error_in_a_nested_fetch_names_its_place(session):
         session.run({"a": [tf.constant(1.0), None]})
 
 
+def test_an_unknown_name_is_tensorflows_error(session):
+    with pytest.raises(ValueError, match="expected the name of a tensor"):
+        session.run("nothing:0")
+    with pytest.raises(TypeError, match="expected the name of a tensor"):
+        session.run(tf.constant(1.0), {"nothing:0": 1})
+
+
+def test_strings_that_spell_numbers_may_be_fed(session):
+    x, i = tf.placeholder(tf.float32), tf.placeholder(tf.int64)
+    fed = {x: [["1.5", b"-2"], ["1e3", " nan"]], i: np.array(["7", "-1"])}
+    values, whole = session.run((x + 0, i + 0), fed)
+    np.testing.assert_array_equal(values, [[1.5, -2], [1000, np.nan]])
+    assert whole.tolist() == [7, -1]
+    for tensor, wrong in ((x, ["1", "two"]), (i, "1.5"), (x, ["1", None])):
+        with pytest.raises(ValueError, match="expected"):
+            session.run(tensor + 0, {tensor: wrong})
+
+
 def test_unknown_names_and_foreign_elements_are_refused(session):
     tf.constant(1.0, name="known")
     with pytest.raises(KeyError, match="known"):

@@ -256,6 +256,8 @@ def _read(tensor: Tensor, value: Any) -> Array:
     if tensor.dtype is dtypes.string:
         return given
     wanted = tensor.dtype.np
+    if given.dtype.kind in "OSU" and tensor.dtype in (*dtypes.FLOATING, *dtypes.INTEGER):
+        given = _parsed(given, wanted)
     if (
         given.dtype.kind in "OSU"
         or given.dtype.type is np.void
@@ -279,6 +281,18 @@ def _read(tensor: Tensor, value: Any) -> Array:
     if array.nbytes > MIN_COUNTED:
         FEED_COUNTS["dtype" if origin == "taken" else origin] += 1
     return array
+
+
+def _parsed(given: Array, dtype: np.dtype[Any]) -> Array:
+    """The numbers that an array of strings spells, such as fields of a CSV file; ``given`` where one spells
+    none.
+    """
+    if not given.size or not all(isinstance(each, (str, bytes)) for each in given.flat):
+        return given
+    try:
+        return given.astype("U").astype(dtype)
+    except (ValueError, UnicodeDecodeError, OverflowError):
+        return given
 
 
 def _as_array(tensor: Tensor, value: Any) -> tuple[Array, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.errors import DTypeError, NotFoundError, nearest
+from flowrt.errors import DTypeError, NotFoundError, UnknownElementError, nearest
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.source import user_line
 
@@ -12,8 +12,8 @@ from flowrt.graph.source import user_line
 def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool = True) -> Any:
     """``item`` (a tensor, operation, variable or name) as the graph's Tensor or Operation.
 
-    Raises as `Graph.as_graph_element`; for an unknown name or another type, the message begins with
-    ``argument``.
+    Raises as `Graph.as_graph_element`; for an unknown name an `UnknownElementError`, for another type a
+    `DTypeError`, in messages that begin with ``argument``.
     """
     try:
         return graph.as_graph_element(item, allow_operation=allow_operation)
@@ -22,7 +22,7 @@ def named_element(graph: Graph, item: Any, argument: str, allow_operation: bool 
         kind = "a tensor" if is_tensor else "an operation"
         expected = f"{argument}: expected the name of {kind} of the graph; got {item!r}"
         hint = _hint(graph, item, is_tensor)
-        raise NotFoundError(f"{expected}.{hint}" if hint else expected, source=user_line()) from None
+        raise UnknownElementError(f"{expected}.{hint}" if hint else expected, source=user_line()) from None
     except DTypeError as error:
         raise DTypeError(f"{argument}: {error.message}", source=user_line()) from None
 
