@@ -271,3 +271,19 @@ def test_variables_hold_every_dtype(dtype: str) -> None:
     w = tf.Variable(value)
     with initialized() as session:
         assert session.run(w).tolist() == session.run(value).tolist()
+
+
+def test_a_slice_of_a_variable_sets_its_part() -> None:
+    v, row = tf.Variable(np.arange(12.0).reshape(3, 4)), tf.placeholder(tf.int32)
+    corners = v[::2, ::3].assign([[-1, -2], [-3, -4]])
+    with tf.control_dependencies([v[row].assign(v[row] + 10)]):
+        then = tf.identity(v[row, 0])
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(corners), [[-1, 1, 2, -2], [4, 5, 6, 7], [-3, 9, 10, -4]])
+        assert session.run(then, {row: 1}) == 14
+        np.testing.assert_array_equal(session.run(v), [[-1, 1, 2, -2], [14, 15, 16, 17], [-3, 9, 10, -4]])
+    with pytest.raises(InvalidArgumentError, match=r"expected shape \(2, 4\), the slice's; got \(1,\)"):
+        v[:2].assign([1.0])
+    assert not hasattr(v + 1, "assign")
+    assert not hasattr((v + 1)[0], "assign")

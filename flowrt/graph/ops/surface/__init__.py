@@ -1,1 +1,6 @@
-"""Python's operators on tensors (operators), and the import that registers every op (all)."""
+"""Tensors in Python, and all ops.
+
+operators          Python's operators on tensors
+slice_assignment   slices of variables, assigned
+all                the import that registers every op
+"""

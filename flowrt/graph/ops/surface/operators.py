@@ -38,6 +38,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.division import div, floor_div, floormod, truediv
 from flowrt.graph.ops.elementwise.math import neg
 from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.surface.slice_assignment import assignment
 
 Function = Callable[..., Any]
 
@@ -197,6 +198,7 @@ def _observing(otherwise: Function, kind: Function) -> Function:
 
 
 overload_operators(Tensor)
+Tensor.assign = property(assignment)  # type: ignore[attr-defined]
 
 
 def _on_values(function: Function) -> Function:
