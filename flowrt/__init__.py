@@ -43,6 +43,7 @@ from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_defaul
 from flowrt.graph.derivatives.custom_gradient import custom_gradient, custom_jvp
 from flowrt.graph.derivatives.forward_mode import forward_gradients
 from flowrt.graph.derivatives.gradients import RegisterGradient, UnconnectedGradients, gradients
+from flowrt.graph.ops.array.bitcast import bitcast
 from flowrt.graph.ops.array.concat_and_split import concat, split, stack, unstack
 from flowrt.graph.ops.array.gather_scatter import *
 from flowrt.graph.ops.array.padding import pad
@@ -138,7 +139,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "distributions",
-    "estimator", "examples", "experimental", "flags", "gfile", "graph_util", "image", "initializers",
+    "estimator", "examples", "experimental", "feature_column",
+    "flags", "gfile", "graph_util", "image", "initializers",
     "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
     "python_io", "quantization", "resource_loader", "saved_model", "signal", "sparse", "summary", "test",
     "train", "viz",

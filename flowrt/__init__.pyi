@@ -19,6 +19,7 @@ from flowrt import errors as errors
 from flowrt import estimator as estimator
 from flowrt import examples as examples
 from flowrt import experimental as experimental
+from flowrt import feature_column as feature_column
 from flowrt import flags as flags
 from flowrt import floormod as _mod
 from flowrt import gfile as gfile
@@ -680,6 +681,18 @@ def atanh(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The inverse of tanh.
+    """
+
+def bitcast(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The input's bytes as elements of the dtype ``type``: of the same shape if they have the same size;
+    smaller ones get a dimension at the end, larger ones lose it.
+
+    Example:
+        >>> tf.bitcast([1.0, -2.0], tf.uint32).eval()
+        array([1065353216, 3221225472], dtype=uint32)
     """
 
 bool = _bool

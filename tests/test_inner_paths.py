@@ -189,10 +189,7 @@ def test_writers_of_layers_find_tensorflows_helpers() -> None:
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (
-            "flowrt.feature_column.x",
-            "flowrt.feature_column: there are no feature columns. Instead: nn.embedding_lookup",
-        ),
+        ("flowrt.lite.x", "flowrt.lite: TensorFlow's formats are not supported. Instead: train.Saver"),
         ("flowrt.laayers", "flowrt.laayers: flowrt has no such name. Nearest: layers"),
         ("flowrt.contrib.slimm", "flowrt.contrib.slimm: flowrt has no such name. Nearest: contrib.slim"),
     ],

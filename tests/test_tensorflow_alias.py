@@ -88,7 +88,7 @@ def test_names_of_before_one_are_found_only_through_the_alias(alias: types.Modul
         view = importlib.import_module(f"tensorflow.{path}".strip("."))
         own = importlib.import_module(f"flowrt.{path}".strip("."))
         for name in names:
-            assert callable(getattr(view, name)), name
+            assert getattr(view, name), name
             assert not hasattr(own, name), name
     with flowrt.Graph().as_default(), flowrt.Session() as session:
         x = alias.pack([alias.mul(2.0, 3.0), alias.sub(2.0, 3.0), alias.neg(1.0)])
@@ -103,8 +103,8 @@ def test_names_of_before_one_are_found_only_through_the_alias(alias: types.Modul
 
 
 def test_what_cannot_be_resolved_says_what_is_nearest(alias: types.ModuleType) -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"feature_column: there are no feature columns\. Instead"):
-        importlib.import_module("tensorflow.feature_column.layers")
+    with pytest.raises(ModuleNotFoundError, match=r"lite: TensorFlow's formats are not supported\. Instead"):
+        importlib.import_module("tensorflow.lite.layers")
     with pytest.raises(ModuleNotFoundError, match=r"contrib\.slimm: flowrt has no such name\. Nearest"):
         importlib.import_module("tensorflow.contrib.slimm")
     with pytest.raises(ModuleNotFoundError, match=r"tensorflow\.get_variable: expected a module"):

@@ -4,11 +4,19 @@ modes         `ModeKeys`, `EstimatorSpec`: what a model function is told and ret
 run_config    `RunConfig`
 estimator     `Estimator`, `train_and_evaluate`
 inputs        functions of arrays that give features and labels
+heads         classes and numbers: predictions, losses, metrics
+canned        ready linear and deep models over feature columns
 tpu           estimators of programs that may use TPUs, without them
 """
 
 from flowrt.estimator import inputs as inputs
 from flowrt.estimator import tpu as tpu
+from flowrt.estimator.canned import DNNClassifier as DNNClassifier
+from flowrt.estimator.canned import DNNLinearCombinedClassifier as DNNLinearCombinedClassifier
+from flowrt.estimator.canned import DNNLinearCombinedRegressor as DNNLinearCombinedRegressor
+from flowrt.estimator.canned import DNNRegressor as DNNRegressor
+from flowrt.estimator.canned import LinearClassifier as LinearClassifier
+from flowrt.estimator.canned import LinearRegressor as LinearRegressor
 from flowrt.estimator.estimator import Estimator as Estimator
 from flowrt.estimator.estimator import EvalSpec as EvalSpec
 from flowrt.estimator.estimator import TrainSpec as TrainSpec

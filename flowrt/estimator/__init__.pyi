@@ -3,6 +3,12 @@
 import builtins
 from flowrt.estimator import inputs as inputs
 from flowrt.estimator import tpu as tpu
+from flowrt.estimator.canned import DNNClassifier as DNNClassifier
+from flowrt.estimator.canned import DNNLinearCombinedClassifier as DNNLinearCombinedClassifier
+from flowrt.estimator.canned import DNNLinearCombinedRegressor as DNNLinearCombinedRegressor
+from flowrt.estimator.canned import DNNRegressor as DNNRegressor
+from flowrt.estimator.canned import LinearClassifier as LinearClassifier
+from flowrt.estimator.canned import LinearRegressor as LinearRegressor
 from flowrt.estimator.estimator import Estimator as Estimator
 from flowrt.estimator.estimator import EvalSpec as EvalSpec
 from flowrt.estimator.estimator import TrainSpec as TrainSpec

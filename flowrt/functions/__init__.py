@@ -8,5 +8,6 @@ functional_ops                map_fn, scan, foldl, foldr
 vectorization                 `vectorized_map`
 parsing                       `parse_example` and the kinds of features
 sparse_functions              functions of sparse tensors
+sparse_embeddings             rows of tables for rows of sparse tensors
 arrangements                  image patches, space and batch, unravelled indices
 """

@@ -50,6 +50,7 @@ from flowrt.keras.losses import (  # also measures
 from flowrt.keras.state.graph_state import snake_case, tracked
 from flowrt.keras.state.sessions import get_session
 from flowrt.keras.state.settings import floatx
+from flowrt.metrics.curves import area_under, area_under_precision
 from flowrt.variables.variable import Variable
 
 # --- of each sample
@@ -464,18 +465,14 @@ class AUC(_Counts):
     def result(self) -> Tensor:
         hits, alarms, rejects, misses = (self._counts[kind].read_value() for kind in self.kinds)
         if self.curve == "PR" and self.summation_method == "interpolation":
-            return _area_under_precision(hits, alarms, misses)
+            return area_under_precision(hits, alarms, add(hits[1:], misses[1:]))
         recall = div_no_nan(hits, add(hits, misses))
         if self.curve == "PR":
             x, y = recall, div_no_nan(hits, add(hits, alarms))
         else:
             x, y = div_no_nan(alarms, add(alarms, rejects)), recall
-        if self.summation_method == "interpolation":
-            heights = multiply(add(y[:-1], y[1:]), 0.5)
-        else:
-            chosen = minimum if self.summation_method == "minoring" else maximum
-            heights = chosen(y[:-1], y[1:])
-        return reduce_sum(multiply(subtract(x[:-1], x[1:]), heights))
+        is_mean = self.summation_method == "interpolation"
+        return area_under(x, y, "trapezoidal" if is_mean else self.summation_method)
 
     def get_config(self) -> dict[str, Any]:
         own = {
@@ -483,21 +480,6 @@ class AUC(_Counts):
             "summation_method": self.summation_method,
         }  # fmt: skip
         return {**super().get_config(), **own}
-
-
-def _area_under_precision(hits: Tensor, alarms: Tensor, misses: Tensor) -> Tensor:
-    """The area under precision over recall: true positives are interpolated between thresholds, not the
-    precision (Davis and Goadrich, 2006).
-    """
-    said = add(hits, alarms)
-    before, after = said[:-1], said[1:]
-    gained = subtract(hits[:-1], hits[1:])
-    slope = div_no_nan(gained, maximum(subtract(before, after), 0.0))
-    offset = subtract(hits[1:], multiply(slope, after))
-    both = logical_and(greater(before, 0.0), greater(after, 0.0))
-    ratio = where_v2(both, div_no_nan(before, maximum(after, 0.0)), ones_like(after))
-    areas = multiply(slope, add(gained, multiply(offset, log(ratio))))
-    return reduce_sum(div_no_nan(areas, maximum(add(hits[1:], misses[1:]), 0.0)))
 
 
 class MeanIoU(Metric):

@@ -1,6 +1,7 @@
 """``flowrt.metrics``: streaming metrics, each a pair ``(value, update_op)`` over local variables.
 
 streaming_metrics   the metrics
+curves              areas under curves
 """
 
 from flowrt.metrics.streaming_metrics import (
@@ -11,6 +12,7 @@ from flowrt.metrics.streaming_metrics import (
     mean,
     mean_absolute_error,
     mean_iou,
+    mean_per_class_accuracy,
     mean_squared_error,
     percentage_below,
     precision,
@@ -29,6 +31,7 @@ __all__ = [
     "mean",
     "mean_absolute_error",
     "mean_iou",
+    "mean_per_class_accuracy",
     "mean_squared_error",
     "percentage_below",
     "precision",

@@ -84,6 +84,19 @@ def mean_iou(
     """Intersection over union, averaged over the classes that occur. The update is the confusion matrix.
     """
 
+def mean_per_class_accuracy(
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: builtins.int,
+    weights: TensorLike | None = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: Any = None,
+) -> Pair:
+    """The fraction of each class's labels that are predicted, averaged over all classes. The update is the
+    fractions, [num_classes].
+    """
+
 def mean_squared_error(
     labels: TensorLike,
     predictions: TensorLike,

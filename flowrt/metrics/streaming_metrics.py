@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -9,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.dtypes import float32, int64
-from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
-from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.statistics import confusion_matrix
 from flowrt.graph.ops.base.filling import ones_like, zeros
 from flowrt.graph.ops.base.identities import cast, identity
@@ -26,6 +26,7 @@ from flowrt.graph.ops.linalg.matrix_parts import diag_part
 from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 from flowrt.graph.typing import TensorLike
+from flowrt.metrics.curves import area_under, area_under_precision, precision_over_recall, roc
 from flowrt.variables.distribution_context import distribution_context
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
@@ -265,6 +266,27 @@ def _mean_iou_of(matrix: Tensor) -> Tensor:
     return div_no_nan(reduce_sum(div_no_nan(both, union)), reduce_sum(occurs), name="mean_iou")
 
 
+@_metric
+def mean_per_class_accuracy(
+    to: _Destination,
+    labels: TensorLike,
+    predictions: TensorLike,
+    num_classes: int,
+    weights: TensorLike | None = None,
+) -> Pair:
+    """The fraction of each class's labels that are predicted, averaged over all classes. The update is the
+    fractions, [num_classes].
+    """
+    with to.scope("mean_accuracy"):
+        hits, total = _total("count", [num_classes]), _total("total", [num_classes])
+        flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
+        spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
+        found = confusion_matrix(flat[0], flat[1], num_classes, float32, weights=spread)
+        value = to.with_value(lambda hits, total: reduce_mean(div_no_nan(hits, total)), hits, total)
+        moved = hits.assign_add(diag_part(found)), total.assign_add(reduce_sum(found, 1))
+        return value, to.with_update(div_no_nan(*moved))
+
+
 def auc(
     labels: TensorLike,
     predictions: TensorLike,
@@ -277,15 +299,17 @@ def auc(
     summation_method: str = "trapezoidal",
     thresholds: Any = None,
 ) -> Pair:
-    """The area under the ROC curve of ``predictions`` in [0, 1], by the trapezoids between
-    ``num_thresholds``.
+    """The area under a curve of ``predictions`` in [0, 1] at ``num_thresholds``: of true over false positives
+    (``curve="ROC"``), or of precision over recall ("PR").
 
-    Raises `UnimplementedError` for other curves and sums.
+    ``summation_method``: "trapezoidal", "minoring" or "majoring" for the lower or upper of the heights at two
+    thresholds, or "careful_interpolation", for which precision is not linear between them. Raises
+    `InvalidArgumentError` for others.
     """
-    if curve != "ROC" or summation_method != "trapezoidal":
+    if curve not in _AREAS or summation_method not in _SUMMATIONS:
         raise misuse(
-            f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}",
-            UnimplementedError,
+            f"auc: expected curve {' or '.join(_AREAS)} and summation_method {', '.join(_SUMMATIONS)}; got "
+            f"{curve!r}, {summation_method!r}"
         )
     steps = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else thresholds
     limits = np.array([-1e-7, *sorted(steps), 1 + 1e-7], np.float32)
@@ -300,13 +324,27 @@ def auc(
             for what, side in (("true_positives", actual), ("false_positives", 1.0 - actual))
         ]
         totals = [_total(f"{what}_all", []) for what in ("positives", "negatives")]
-        value = to.with_value(_area, counts[0][0], counts[1][0], *totals)
+        area = functools.partial(_AREAS[curve], summation_method)
+        value = to.with_value(area, counts[0][0], counts[1][0], *totals)
         sums = [total.assign_add(all_of) for total, (_, _, all_of) in zip(totals, counts, strict=True)]
         moved = [variable.assign_add(found) for variable, found, _ in counts]
-        return value, to.with_update(_area(*moved, *sums))
+        return value, to.with_update(area(*moved, *sums))
 
 
-def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
-    """The area under the points (alarms / negatives, hits / positives), which fall along the axis."""
-    x, y = div_no_nan(alarms, negatives), div_no_nan(hits, positives)
-    return reduce_sum((x[:-1] - x[1:]) * (y[:-1] + y[1:]) / 2.0)
+def _area_of_roc(method: str, hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    return area_under(
+        *roc(hits, alarms, positives, negatives),
+        "trapezoidal" if method == "careful_interpolation" else method,
+    )
+
+
+def _area_of_precision(
+    method: str, hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor
+) -> Tensor:
+    if method == "careful_interpolation":
+        return area_under_precision(hits, alarms, positives)
+    return area_under(*precision_over_recall(hits, alarms, positives), method)
+
+
+_AREAS = {"ROC": _area_of_roc, "PR": _area_of_precision}
+_SUMMATIONS = ("trapezoidal", "careful_interpolation", "minoring", "majoring")

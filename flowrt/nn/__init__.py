@@ -4,6 +4,7 @@ average_loss              losses of one replica, scaled for the whole batch
 rnn_cell                  cells: one step of a recurrent network
 sequences                 sequences of different lengths in one batch
 recurrent, unrolled       recurrent networks as a loop; with one cell per time step
+ctc                       labels from logits over time: loss and decoders
 sampled                   losses over a sample of the classes
 """
 
@@ -11,6 +12,7 @@ import importlib as _importlib
 from typing import Any
 
 from flowrt.functions.arrangements import batch_to_space, space_to_batch
+from flowrt.functions.sparse_embeddings import *
 from flowrt.graph.ops.array.selection import embedding_lookup
 from flowrt.graph.ops.array.sorting import top_k
 from flowrt.graph.ops.array.tile_and_reverse import depth_to_space, space_to_depth
@@ -25,6 +27,7 @@ from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normali
 from flowrt.graph.ops.nn.pooling import *
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
+from flowrt.nn.ctc import *
 from flowrt.nn.sampled import *
 from flowrt.tf1.missing_names import missing_name
 

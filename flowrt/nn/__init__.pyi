@@ -6,6 +6,8 @@ from flowrt import sigmoid as sigmoid
 from flowrt import tanh as tanh
 from flowrt.functions.arrangements import batch_to_space as batch_to_space
 from flowrt.functions.arrangements import space_to_batch as space_to_batch
+from flowrt.functions.sparse_embeddings import embedding_lookup_sparse as embedding_lookup_sparse
+from flowrt.functions.sparse_embeddings import safe_embedding_lookup_sparse as safe_embedding_lookup_sparse
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.ops.array.selection import embedding_lookup as embedding_lookup
@@ -53,6 +55,9 @@ from flowrt.nn import avg_pool as _avg_pool2d
 from flowrt.nn import rnn_cell as rnn_cell
 from flowrt.nn.average_loss import compute_average_loss as compute_average_loss
 from flowrt.nn.average_loss import scale_regularization_loss as scale_regularization_loss
+from flowrt.nn.ctc import ctc_beam_search_decoder as ctc_beam_search_decoder
+from flowrt.nn.ctc import ctc_greedy_decoder as ctc_greedy_decoder
+from flowrt.nn.ctc import ctc_loss as ctc_loss
 from flowrt.nn.recurrent import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
 from flowrt.nn.recurrent import dynamic_rnn as dynamic_rnn
 from flowrt.nn.recurrent import raw_rnn as raw_rnn

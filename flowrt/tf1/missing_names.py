@@ -31,8 +31,7 @@ nothing is downloaded. Instead: a file of the program's own
     keras.utils.get_file keras.datasets.cifar10 keras.datasets.cifar100 keras.datasets.imdb
     keras.datasets.reuters
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
-    estimator.DNNClassifier estimator.DNNRegressor estimator.LinearClassifier estimator.LinearRegressor
-    estimator.DNNLinearCombinedClassifier estimator.DNNLinearCombinedRegressor estimator.BaselineClassifier
+    estimator.BaselineClassifier
     estimator.BaselineRegressor estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor
     estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
     estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
@@ -42,8 +41,6 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
 estimators do not export. Instead: saved_model.simple_save
     estimator.export estimator.Exporter estimator.FinalExporter estimator.LatestExporter
     estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
-there are no feature columns. Instead: nn.embedding_lookup, one_hot, concat
-    feature_column
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
@@ -52,8 +49,7 @@ this function of sparse tensors is not supported. Instead: sparse_tensor_to_dens
     serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
     sparse_reset_shape sparse_slice sparse_softmax sparse_split
-    sparse_to_indicator nn.embedding_lookup_sparse
-    nn.safe_embedding_lookup_sparse nn.ctc_loss nn.ctc_beam_search_decoder nn.ctc_greedy_decoder
+    sparse_to_indicator
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
 a split of strings is ragged, and there are no ragged tensors. Instead: str.split in a py_func
     strings.split strings.bytes_split strings.ngrams strings.unicode_decode
@@ -81,7 +77,7 @@ there are no quantized dtypes. Instead: round, clip_by_value and cast
     nn.quantized_avg_pool nn.quantized_conv2d nn.quantized_max_pool nn.quantized_relu_x
     train.do_quantize_training_on_graphdef
 there is no such operation. Instead: NumPy's or SciPy's in a py_func
-    audio betainc bitcast decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
+    audio betainc decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
     igamma igammac lbeta matrix_solve_ls matrix_square_root zeta nn.dilation2d nn.erosion2d
     nn.fractional_avg_pool nn.fractional_max_pool
 there is one hash of strings. Instead: strings.to_hash_bucket_fast
@@ -191,6 +187,7 @@ PUBLIC_NAMESPACES = [
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal", "quantization",
+    "feature_column",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 

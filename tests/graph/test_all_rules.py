@@ -184,6 +184,7 @@ WITHOUT_RULE = {
     },
     "of a size that only values determine": {
         "DynamicPartition", "DynamicStitch", "ListDiff", "NonMaxSuppressionByClass",
+        "CTCBeamSearchDecoder", "CTCGreedyDecoder",
         "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
         "SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum", "SparseFillEmptyRows",
         "SparseReshape", "SparseToDense", "Unique", "UniqueWithCounts", "Where",
@@ -198,12 +199,14 @@ WITHOUT_RULE = {
     "of texts and summaries, which are computed once": {
         "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
         "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
-        "SplitStrings", "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
+        "SparseCross", "SplitStrings",
+        "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
         "StringLength", "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",
         "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",
     },
     "of imported graphs, which run whole": {
-        "AdjustHue", "AdjustSaturation", "BatchToSpaceND", "CombinedNonMaxSuppression", "CropAndResize",
+        "AdjustHue", "AdjustSaturation", "BatchToSpaceND", "Bitcast", "CTCLoss",
+        "CombinedNonMaxSuppression", "CropAndResize",
         "CropAndResizeGradBoxes", "CropAndResizeGradImage", "DrawBoundingBoxesV2", "ResizeArea",
         "DenseBincount", "FFT", "FFT2D", "FFT3D", "FakeQuantWithMinMaxArgs",
         "FakeQuantWithMinMaxArgsGradient", "FakeQuantWithMinMaxVars", "FakeQuantWithMinMaxVarsGradient",

@@ -39,8 +39,8 @@ FOR_THE_CPU = """
     InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints ParseExample
     ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce
     ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter
-    ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace StringFormat
-    StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
+    ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace
+    StringFormat StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
     StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile
     _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
@@ -50,12 +50,13 @@ of other graphs among it. Collectives are expanded before placement. (`_Send`, w
 """
 
 WAITING = """
+    CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
     DrawBoundingBoxesV2 DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
     NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
     RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd
-    SegmentSum SegmentSumAt SparseFillEmptyRows SparseReshape Unique UniqueWithCounts Where
+    SegmentSum SegmentSumAt SparseCross SparseFillEmptyRows SparseReshape Unique UniqueWithCounts Where
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise

@@ -37,7 +37,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
+        "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
         "StringFormat", "StringNGrams", "StringSplit", "StringSplitV2", "StringToHashBucketFast",
         "ShardedFilename", "ShardedFilespec",
     ),
@@ -49,9 +49,10 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",
         "RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At",
     ),
-    _GRADIENT: ("ConcatOffset", "LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
+    _GRADIENT: ("ConcatOffset", "CTCLoss", "LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
     _SIZES: (
+        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Bitcast",
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
         "TensorListScatterIntoExistingList", "SpaceToBatchND", "BatchToSpaceND", "MaxPoolWithArgmax",
         "DenseBincount", "SparseReshape", "SparseFillEmptyRows",

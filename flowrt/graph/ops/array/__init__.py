@@ -12,6 +12,7 @@ segments                     segment reductions
 parts                        positions in a dimension that is cut; gather from a part
 gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup
+bitcast                      bytes as another dtype
 sparse_rows                  sparse tensors as three
 sorting                      top_k, sort, unique
 """

@@ -3,6 +3,7 @@
 from flowrt.graph.construction import constant
 from flowrt.graph.functions import control_flow
 from flowrt.graph.ops.array import (
+    bitcast,
     concat_and_split,
     gather_scatter,
     padding,
@@ -59,6 +60,7 @@ from flowrt.graph.ops.nn import (
     conv,
     conv_functions,
     crops,
+    ctc,
     depthwise_conv,
     fake_quant,
     losses,
@@ -93,6 +95,7 @@ from flowrt.graph.ops.surface import operators
 from flowrt.graph.ops.text import (
     assertions,
     checkpoint_files,
+    crossing,
     csv_lines,
     examples,
     files,

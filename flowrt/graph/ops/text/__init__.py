@@ -2,6 +2,7 @@
 
 strings, formatting  ops on strings; numbers as text
 splitting, hashing   parts of strings; numbers that stand for strings
+crossing             combinations of categories, and their hashes
 words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
 assertions           checks at run time and at build time

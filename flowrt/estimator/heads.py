@@ -1,0 +1,251 @@
+"""Heads: the meaning of logits. A head makes of them predictions, a loss for each example, and metrics.
+
+Labels are [batch] or [batch, 1], for a regression [batch, label_dimension].
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flowrt import lookup, losses, metrics
+from flowrt.dtypes import float32, int64, string
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.estimator.modes import EstimatorSpec, ModeKeys
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.statistics import argmax
+from flowrt.graph.ops.base.filling import ones_like, zeros_like
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, squeeze
+from flowrt.graph.ops.elementwise.arithmetic import maximum, squared_difference
+from flowrt.graph.ops.elementwise.math import sigmoid
+from flowrt.graph.ops.nn.losses import (
+    sigmoid_cross_entropy_with_logits,
+    sparse_softmax_cross_entropy_with_logits,
+)
+from flowrt.graph.ops.nn.softmax import softmax
+from flowrt.graph.ops.text.formatting import as_string
+from flowrt.graph.source import misuse
+from flowrt.losses import Reduction
+from flowrt.summary import scalar
+
+Pair = tuple[Tensor, Tensor]
+"""A metric: its value and its update."""
+
+
+class Head(ABC):
+    """Base of the heads; ``weight_column`` is the name of a feature, or a numeric column, of the examples'
+    weights, and ``loss_reduction`` how the losses of a batch make one.
+    """
+
+    logits_dimension: int
+
+    def __init__(self, weight_column: Any, loss_reduction: Any) -> None:
+        Reduction.validate(loss_reduction)
+        self._weight_key = getattr(weight_column, "key", weight_column)
+        self._reduction = loss_reduction
+
+    @abstractmethod
+    def labels(self, labels: Any) -> Tensor:
+        """Labels as numbers, [batch, 1] or as wide as the logits."""
+
+    @abstractmethod
+    def predictions(self, logits: Tensor) -> dict[str, Tensor]:
+        """The predictions by name, each [batch, any]."""
+
+    @abstractmethod
+    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        """The loss of each example, [batch, 1], or of each number."""
+
+    @abstractmethod
+    def metrics(
+        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
+    ) -> dict[str, Pair]:
+        """Metrics besides the mean loss."""
+
+    def spec(
+        self,
+        features: Mapping[str, Any],
+        mode: str,
+        logits: Tensor,
+        labels: Any,
+        train: Callable[[Tensor], Any],
+    ) -> EstimatorSpec:
+        """The model with these ``logits``, which ``train(loss)`` trains."""
+        found = self.predictions(logits)
+        if mode == ModeKeys.PREDICT:
+            return EstimatorSpec(mode, predictions=found)
+        if labels is None:
+            raise misuse("input_fn: expected features and labels; there are no labels", InvalidArgumentError)
+        actual, weights = self.labels(labels), self._weights(features)
+        each = self.losses(actual, logits)
+        loss = losses.compute_weighted_loss(
+            each, 1.0 if weights is None else weights, reduction=self._reduction
+        )
+        if mode == ModeKeys.TRAIN:
+            scalar("loss", loss)
+            return EstimatorSpec(mode, predictions=found, loss=loss, train_op=train(loss))
+        measured = {"average_loss": metrics.mean(each, _spread(weights, each))}
+        measured |= self.metrics(actual, found, weights)
+        return EstimatorSpec(mode, predictions=found, loss=loss, eval_metric_ops=measured)
+
+    def _weights(self, features: Mapping[str, Any]) -> Tensor | None:
+        """[batch, 1], or None."""
+        if self._weight_key is None:
+            return None
+        if self._weight_key not in features:
+            raise misuse(f"features: expected the weights {self._weight_key!r}", InvalidArgumentError)
+        return _in_columns(cast(convert_to_tensor(features[self._weight_key]), float32))
+
+
+def _in_columns(values: Tensor) -> Tensor:
+    """[batch] as [batch, 1]."""
+    return expand_dims(values, -1) if len(values.shape) == 1 else values
+
+
+def _spread(weights: Tensor | None, like: Tensor) -> Tensor | None:
+    return None if weights is None else weights * ones_like(like)
+
+
+class _Classes(Head):
+    """Classes, by number or by the words of ``label_vocabulary``."""
+
+    def __init__(
+        self, n_classes: int, label_vocabulary: Sequence[str] | None, weight_column: Any, reduction: Any
+    ) -> None:
+        super().__init__(weight_column, reduction)
+        if label_vocabulary is not None and len(label_vocabulary) != n_classes:
+            raise misuse(
+                f"label_vocabulary: expected {n_classes} words, one a class; got {len(label_vocabulary)}",
+                InvalidArgumentError,
+            )
+        self.n_classes, self._words = n_classes, label_vocabulary
+
+    def labels(self, labels: Any) -> Tensor:
+        given = _in_columns(convert_to_tensor(labels))
+        if (given.dtype is string) != (self._words is not None):
+            expected = "numbers" if self._words is None else "words of the label_vocabulary"
+            raise misuse(f"labels: expected {expected}; got {given.dtype.name}", DTypeError)
+        if self._words is None:
+            return given
+        return lookup.index_table_from_tensor(list(self._words), name="class_id_lookup").lookup(given)
+
+    def _named(self, class_ids: Tensor) -> Tensor:
+        if self._words is None:
+            return as_string(class_ids)
+        table = lookup.index_to_string_table_from_tensor(list(self._words), name="class_string_lookup")
+        found: Tensor = table.lookup(class_ids)
+        return found
+
+
+class BinaryHead(_Classes):
+    """Two classes by one logit: that of the second class."""
+
+    logits_dimension = 1
+
+    def __init__(
+        self, label_vocabulary: Sequence[str] | None, weight_column: Any, loss_reduction: Any
+    ) -> None:
+        super().__init__(2, label_vocabulary, weight_column, loss_reduction)
+
+    def labels(self, labels: Any) -> Tensor:
+        return cast(super().labels(labels), float32)
+
+    def predictions(self, logits: Tensor) -> dict[str, Tensor]:
+        logistic = sigmoid(logits)
+        both = concat([zeros_like(logits), logits], -1)
+        class_ids = expand_dims(argmax(both, -1), -1)
+        return {
+            "logits": logits, "logistic": logistic, "probabilities": softmax(both), "class_ids": class_ids,
+            "classes": self._named(class_ids),
+        }  # fmt: skip
+
+    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+
+    def metrics(
+        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
+    ) -> dict[str, Pair]:
+        logistic, class_ids = predictions["logistic"], predictions["class_ids"]
+        share = metrics.mean(labels, weights)
+        return {
+            "accuracy": metrics.accuracy(labels, class_ids, weights),
+            "precision": metrics.precision(labels, class_ids, weights),
+            "recall": metrics.recall(labels, class_ids, weights),
+            "prediction/mean": metrics.mean(logistic, weights),
+            "label/mean": share,
+            "accuracy_baseline": (maximum(share[0], 1.0 - share[0]), share[1]),
+            "auc": metrics.auc(labels, logistic, weights),
+            "auc_precision_recall": metrics.auc(
+                labels, logistic, weights, curve="PR", summation_method="careful_interpolation"
+            ),
+        }
+
+
+class MultiClassHead(_Classes):
+    """Three classes or more, a logit each."""
+
+    def __init__(
+        self, n_classes: int, label_vocabulary: Sequence[str] | None, weight_column: Any, loss_reduction: Any
+    ) -> None:
+        super().__init__(n_classes, label_vocabulary, weight_column, loss_reduction)
+        self.logits_dimension = n_classes
+
+    def labels(self, labels: Any) -> Tensor:
+        return cast(super().labels(labels), int64)
+
+    def predictions(self, logits: Tensor) -> dict[str, Tensor]:
+        class_ids = expand_dims(argmax(logits, -1), -1)
+        return {
+            "logits": logits, "probabilities": softmax(logits), "class_ids": class_ids,
+            "classes": self._named(class_ids),
+        }  # fmt: skip
+
+    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        found = sparse_softmax_cross_entropy_with_logits(labels=squeeze(labels, [-1]), logits=logits)
+        return expand_dims(found, -1)
+
+    def metrics(
+        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
+    ) -> dict[str, Pair]:
+        return {"accuracy": metrics.accuracy(labels, predictions["class_ids"], weights)}
+
+
+def classifying_head(
+    n_classes: int, label_vocabulary: Sequence[str] | None, weight_column: Any, loss_reduction: Any
+) -> Head:
+    """The head of ``n_classes`` classes. Raises `InvalidArgumentError` for less than two."""
+    if n_classes < 2:
+        raise misuse(f"n_classes: expected at least 2; got {n_classes}", InvalidArgumentError)
+    if n_classes == 2:
+        return BinaryHead(label_vocabulary, weight_column, loss_reduction)
+    return MultiClassHead(n_classes, label_vocabulary, weight_column, loss_reduction)
+
+
+class RegressionHead(Head):
+    """``label_dimension`` numbers, the logits, by their squared distances; an example's loss is their sum."""
+
+    def __init__(self, label_dimension: int, weight_column: Any, loss_reduction: Any) -> None:
+        super().__init__(weight_column, loss_reduction)
+        self.logits_dimension = label_dimension
+
+    def labels(self, labels: Any) -> Tensor:
+        return _in_columns(cast(convert_to_tensor(labels), float32))
+
+    def predictions(self, logits: Tensor) -> dict[str, Tensor]:
+        return {"predictions": logits}
+
+    def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return squared_difference(logits, labels)
+
+    def metrics(
+        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
+    ) -> dict[str, Pair]:
+        found = predictions["predictions"]
+        return {
+            "prediction/mean": metrics.mean(found, _spread(weights, found)),
+            "label/mean": metrics.mean(labels, _spread(weights, labels)),
+        }

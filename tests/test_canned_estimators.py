@@ -1,0 +1,113 @@
+"""Ready estimators over feature columns learn, and their metrics are what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt import feature_column as fc
+from flowrt.errors import DTypeError, InvalidArgumentError
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((256, 2)).astype(np.float32)
+KIND = rng.integers(0, 3, 256)
+FEATURES = {"x": X, "kind": KIND}
+COLUMNS = [fc.numeric_column("x", 2), fc.categorical_column_with_identity("kind", 3)]
+DENSE = [COLUMNS[0], fc.embedding_column(COLUMNS[1], 4)]
+
+
+def arrays(labels: Any, **options: Any) -> Any:
+    settings = {"batch_size": 64, "shuffle": False, **options}
+    return tf.estimator.inputs.numpy_input_fn(FEATURES, labels, **settings)
+
+
+def trained(kind: Any, labels: Any, steps: int, *args: Any, **options: Any) -> Any:
+    estimator = kind(*args, config=tf.estimator.RunConfig(tf_random_seed=1), **options)
+    return estimator.train(arrays(labels, num_epochs=None), steps=steps)
+
+
+def test_a_linear_classifier_of_two_classes_and_its_metrics() -> None:
+    labels = (X[:, 0] - X[:, 1] + KIND > 1).astype(np.int64)
+    estimator = trained(tf.estimator.LinearClassifier, labels, 60, COLUMNS)
+    assert "linear/linear_model/x/weights" in estimator.get_variable_names()
+    found = estimator.evaluate(arrays(labels))
+    predictions = list(estimator.predict(arrays(None)))
+    logistic = np.array([each["logistic"][0] for each in predictions])
+    chosen = np.array([each["class_ids"][0] for each in predictions])
+    losses = -np.log(np.where(labels, logistic, 1 - logistic))
+    assert found["accuracy"] == pytest.approx((chosen == labels).mean())
+    assert found["accuracy"] > 0.93
+    assert found["average_loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    assert found["loss"] == pytest.approx(losses.sum() / 4, rel=1e-4)
+    assert found["precision"] == pytest.approx(labels[chosen == 1].mean())
+    assert found["recall"] == pytest.approx(chosen[labels == 1].mean())
+    assert found["accuracy_baseline"] == pytest.approx(max(labels.mean(), 1 - labels.mean()))
+    assert found["prediction/mean"] == pytest.approx(logistic.mean(), rel=1e-4)
+    assert found["label/mean"] == pytest.approx(labels.mean())
+    above = (logistic[labels == 1][:, None] > logistic[labels == 0]).mean()
+    assert found["auc"] == pytest.approx(above, abs=0.02)
+    assert 0.9 < found["auc_precision_recall"] <= 1
+    assert [each["classes"][0] for each in predictions[:5]] == [str(c).encode() for c in chosen[:5]]
+
+
+@pytest.mark.slow
+def test_a_deep_classifier_of_words() -> None:
+    words = np.array(["low", "mid", "high"], object)[np.digitize(X[:, 0] * X[:, 1], [-0.3, 0.3])]
+    estimator = trained(
+        tf.estimator.DNNClassifier, words, 200, [32, 16], DENSE, n_classes=3, optimizer="Adam",
+        label_vocabulary=["low", "mid", "high"], dropout=0.1, batch_norm=True,
+    )  # fmt: skip
+    assert "dnn/hiddenlayer_1/kernel" in estimator.get_variable_names()
+    assert estimator.evaluate(arrays(words))["accuracy"] > 0.7
+    first = next(estimator.predict(arrays(None)))
+    assert first["classes"][0] in (b"low", b"mid", b"high")
+    assert first["probabilities"].sum() == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_wide_and_deep_regression_with_weights_and_a_vocabulary(tmp_path: Path) -> None:
+    target = np.stack([X[:, 0] * 2 + KIND, X.sum(1) ** 2], 1).astype(np.float32)
+    estimator = trained(
+        tf.estimator.DNNLinearCombinedRegressor, target, 150, str(tmp_path), COLUMNS,
+        dnn_feature_columns=DENSE, dnn_hidden_units=[32], dnn_optimizer=lambda: tf.train.AdamOptimizer(0.02),
+        label_dimension=2,
+    )  # fmt: skip
+    found = estimator.evaluate(arrays(target))
+    predicted = np.array([each["predictions"] for each in estimator.predict(arrays(None))])
+    assert found["average_loss"] == pytest.approx(((predicted - target) ** 2).mean(), rel=1e-3)
+    assert found["average_loss"] < 0.3 * target.var()
+    names = estimator.get_variable_names()
+    assert {"linear/linear_model/kind/weights", "dnn/logits/bias"} <= set(names)
+    assert found["global_step"] == 150
+
+
+def test_weights_of_examples_count() -> None:
+    labels = (X[:, 0] > 0).astype(np.int64)
+    features = {"x": X, "weight": (KIND > 0).astype(np.float32)}
+    inputs = tf.estimator.inputs.numpy_input_fn(features, labels, batch_size=256, shuffle=False)
+    estimator = tf.estimator.LinearClassifier(COLUMNS[:1], weight_column="weight").train(inputs, steps=3)
+    logits = X @ estimator.get_variable_value("linear/linear_model/x/weights")
+    logits = logits[:, 0] + estimator.get_variable_value("linear/linear_model/bias_weights")
+    found, counts = estimator.evaluate(inputs), KIND > 0
+    assert found["accuracy"] == pytest.approx(((logits > 0) == labels)[counts].mean())
+    losses = np.logaddexp(0, np.where(labels, -logits, logits))
+    assert found["loss"] == pytest.approx(losses[counts].sum(), rel=1e-4)
+
+
+def test_mistakes_are_told() -> None:
+    for call, message in (
+        (lambda: tf.estimator.LinearClassifier(COLUMNS, n_classes=1), "expected at least 2; got 1"),
+        (lambda: tf.estimator.DNNRegressor([], DENSE), "hidden_units: expected a size for each"),
+        (lambda: tf.estimator.LinearClassifier(COLUMNS, label_vocabulary=["a"]), "expected 2 words.*got 1"),
+        (tf.estimator.DNNLinearCombinedClassifier, "expected linear_feature_columns or dnn"),
+        (lambda: trained(tf.estimator.LinearClassifier, KIND > 0, 1, COLUMNS, optimizer="Adm"), "'Adm'"),
+        (lambda: trained(tf.estimator.LinearClassifier, None, 1, COLUMNS), "there are no labels"),
+    ):  # fmt: skip
+        with pytest.raises(InvalidArgumentError, match=message):
+            call()
+    with pytest.raises(DTypeError, match="labels: expected words of the label_vocabulary; got int64"):
+        trained(tf.estimator.LinearClassifier, KIND, 1, COLUMNS, n_classes=3, label_vocabulary=list("abc"))

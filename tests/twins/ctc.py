@@ -1,0 +1,41 @@
+"""Losses of labels without times, their gradients, and decoders."""
+
+import numpy as np
+
+
+def sparse(tf, rows):
+    indices = [[i, j] for i, row in enumerate(rows) for j in range(len(row))]
+    values = np.array([label for row in rows for label in row], np.int32)
+    return tf.SparseTensor(indices, values, [len(rows), max(map(len, rows))])
+
+
+def results(tf):
+    rng = np.random.default_rng(4)
+    logits = tf.constant(rng.normal(0, 2, (12, 5, 6)).astype(np.float32))
+    lengths = [12, 7, 5, 2, 3]
+    rows = [[0, 0, 1, 1, 4], [3, 2, 2], [4], [1], [1, 1, 2, 0]]
+    fits = sparse(tf, [*rows[:4], [2, 2]])
+    fetches = {}
+    for name, labels, options in (
+        ("plain", fits, {}),
+        ("apart", fits, {"ctc_merge_repeated": False}),
+        ("collapsed", fits, {"preprocess_collapse_repeated": True}),
+        ("both", fits, {"preprocess_collapse_repeated": True, "ctc_merge_repeated": False}),
+        ("longer", sparse(tf, rows), {"ignore_longer_outputs_than_inputs": True}),
+        ("ended", sparse(tf, [[0, 5], [1], [2, 1], [3], [2, 5]]), {}),
+    ):
+        fetches[name] = loss = tf.nn.ctc_loss(labels, logits, lengths, **options)
+        fetches[f"{name}_slope"] = tf.gradients(loss * [1.0, 2, 3, 4, 5], logits)[0]
+    fetches["batch_major"] = tf.nn.ctc_loss(fits, tf.transpose(logits, [1, 0, 2]), lengths, time_major=False)
+    for merges in (True, False):
+        for name, (decoded, score) in {
+            "greedy": tf.nn.ctc_greedy_decoder(logits, lengths, merges),
+            "beam": tf.nn.ctc_beam_search_decoder(logits[:, :3], lengths[:3], 100, 4, merges),
+            "narrow": tf.nn.ctc_beam_search_decoder(logits[:, :3], lengths[:3], 3, 2, merges),
+        }.items():
+            fetches[f"{name}_{merges}_score"] = score
+            for i, each in enumerate(decoded):
+                for part in ("indices", "values", "dense_shape"):
+                    fetches[f"{name}_{merges}_{i}_{part}"] = getattr(each, part)
+    with tf.Session() as session:
+        return session.run(fetches)
