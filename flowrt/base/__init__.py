@@ -8,6 +8,7 @@ in_notebook     objects that notebooks show as cards
 user_frames     which frames of a stack are the user's
 user_traceback  tracebacks of the user's frames only
 exit_codes      exit statuses of the commands
+environment     the environment variables that flowrt reads
 rotating_file   a log of bounded size
 log_records     log records as text or JSON, and in files
 """

@@ -3,7 +3,6 @@
 main, options            the command line of ``flowrt``; shared options
 completion               ``flowrt completion``
 machine, devices, env    facts about this machine; ``flowrt devices``; ``flowrt env``
-variables                the environment variables that flowrt reads
 selftest                 ``flowrt selftest``
 explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
 summary, plan            ``flowrt summary``, ``flowrt plan``

@@ -16,9 +16,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from flowrt.base.environment import unknown_variables
 from flowrt.cli import machine
 from flowrt.cli.devices import device_row
-from flowrt.cli.variables import unknown_variables
 from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.profiler.text_table import aligned, gib
 

@@ -45,8 +45,14 @@ class ScopeSummary(NamedTuple):
 
     def plus(self, other: ScopeSummary) -> ScopeSummary:
         """The sums of both, under this one's name."""
-        sums = [a + b for a, b in zip(self[1:], other[1:], strict=True)]
-        return ScopeSummary(self.scope, *sums)
+        return ScopeSummary(
+            self.scope,
+            self.parameters + other.parameters,
+            self.parameter_bytes + other.parameter_bytes,
+            self.state_bytes + other.state_bytes,
+            self.flops + other.flops,
+            self.result_bytes + other.result_bytes,
+        )
 
 
 def step_summary(

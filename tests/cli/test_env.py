@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from flowrt.base.environment import VARIABLES, unknown_variables
 from flowrt.cli import env
 from flowrt.cli.machine import DeviceFacts
 from flowrt.cli.main import main
-from flowrt.cli.variables import VARIABLES, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"FLOWRT_[A-Z_]*[A-Z]")
@@ -72,7 +72,7 @@ def test_a_misspelled_variable_is_named_with_the_nearest() -> None:
 
 def test_flowrt_reads_the_variables_that_are_listed_and_no_others() -> None:
     """In the source, in the list, and in the table of the docs."""
-    sources = [path for path in (ROOT / "flowrt").rglob("*.py") if path.name != "variables.py"]
+    sources = [path for path in (ROOT / "flowrt").rglob("*.py") if path.name != "environment.py"]
     in_source = {name for path in sources for name in NAME.findall(path.read_text("utf-8"))}
     assert in_source == VARIABLES
     table = (ROOT / "docs" / "observe.md").read_text("utf-8").partition("## Environment variables")[2]
