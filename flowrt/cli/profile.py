@@ -78,8 +78,9 @@ def merged(answers: Iterable[Message]) -> dict[int, StepStats]:
 
 
 def whole(answers: Iterable[Message], steps: Iterable[int]) -> list[int]:
-    """The members of ``steps``, in order, that every task has traced if it has a part in them: one that traced its
-    first step later than the others, or its last one sooner, lacks some. All of them if there are none.
+    """The members of ``steps``, in order, that every task has traced if it has a part in them: one that
+    traced its first step later than the others, or its last one sooner, lacks some. All of them if there are
+    none.
     """
     ordered = list(steps)
     places = {step: place for place, step in enumerate(ordered)}

@@ -47,6 +47,7 @@ class ScopeSummary(NamedTuple):
         """The sums of both, under this one's name."""
         return ScopeSummary(
             self.scope,
+            self.operations + other.operations,
             self.parameters + other.parameters,
             self.parameter_bytes + other.parameter_bytes,
             self.state_bytes + other.state_bytes,
