@@ -12,10 +12,9 @@ import flowrt as tf
 from flowrt.executor.bind import awaited_loops
 from flowrt.executor.bind.awaited_loops import AwaitedLoops, Awaiting
 from flowrt.executor.bind.verify_program import checking
-from flowrt.executor.kernels.plain_group import PlainGroup
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.passes.fusion.group import Group, Level
+from flowrt.graph.passes.fusion.group import Group, Level, plain_kernel
 from tests.executor.fused_sessions import WAIT_S, plans_of, wait_for_loops
 
 
@@ -189,8 +188,7 @@ def test_a_group_without_its_loop_stores_no_result_over_an_input_that_it_still_n
     outputs = tuple([(member.name, 0) for member in members])
     inputs = {members[0].inputs[0]: TensorSpec(tf.float32, (4,))}
     group = Group((4,), members, {}, inputs, outputs, dict.fromkeys(outputs, Level.ELEMENT), False)
-    kernel = PlainGroup(members[0].replace(attrs={"group": group}))
     memory, second = np.arange(4, dtype=np.float32), np.empty(4, np.float32)
-    kernel((memory,), out=(memory, second))
+    plain_kernel(np, (memory,), group, (memory, second))
     assert memory.tolist() == [0, -1, -2, -3]
     assert second.tolist() == [0, 1, 2, 3]

@@ -14,7 +14,6 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
-from flowrt.executor.kernels.plain_group import PlainGroup
 from flowrt.executor.kernels.sized_call import sized_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
@@ -99,9 +98,9 @@ class KernelBinder:
         that is not known yet is a `Later`.
         """
         convert = self._device.to_host, self._device.to_device
-        if "group" in node.attrs:
-            kernel = self._backend.group(node) if self._has_loops else PlainGroup(node)
-            return kernel, bound_kernel(self._xp, node, reads, *convert)[1]
+        group = self._backend.group(node) if self._has_loops and "group" in node.attrs else None
+        if group is not None:
+            return group, bound_kernel(self._xp, node, reads, *convert)[1]
         own = self._backend.kernel(node, self._specs(node), self._has_loops)
         return bound_kernel(self._xp, node, reads, *convert, own)
 

@@ -3,7 +3,6 @@
 sized_call                     kernels with large outputs or of unknown size: memory from the pool
 loop_layout, loop_operands     memory layout of a loop's arrays; operands of the loop
 fused_program, fused_kernel    a fusion group -> scalar program -> callable
-plain_group                    a fusion group without its loop: its members' kernels
 update_kernel                  variable updates: one pass over memory for all of an optimizer's
 cuda_kernel, cuda_update       the same on a GPU
 copy_kernels, small_calls      copies and small matrix products for use in compiled sequences

@@ -14,7 +14,6 @@ each node. For the rest, the operations' own kernels are called with the device'
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any
 
 from flowrt.device.device import Device
@@ -23,7 +22,6 @@ from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, Subgraph, TensorSpec
-from flowrt.graph.passes.fusion.group import plain_kernel
 
 
 class Backend:
@@ -67,9 +65,9 @@ class Backend:
         """A fused node of one element as code of a control nest, from ``reads`` into ``out``, or None."""
         return None
 
-    def group(self, node: Node) -> GroupKernel | Callable[..., Any]:
-        """The kernel of a fused node, ``kernel(inputs, out=None)``: a loop, or the members' kernels."""
-        return partial(plain_kernel, self.device.xp, group=node.attrs["group"])
+    def group(self, node: Node) -> GroupKernel | None:
+        """The loop of a fused node, or None: then its members' kernels run one after another."""
+        return None
 
     def update(
         self, node: Node, arguments: Sequence[Any], specs: Sequence[TensorSpec], registers: list[Any]

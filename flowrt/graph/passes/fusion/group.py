@@ -101,17 +101,47 @@ def _text(value: Any) -> str:
     return f"{value.dtype.str} {value.shape} {value.tobytes()!r}"
 
 
-def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
-    """The members' kernels in sequence: the reference for compiled loops."""
+def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> Sequence[Any]:
+    """The members' kernels in sequence: the reference for compiled loops. A temporary value is freed after
+    its last reader, and a result is computed in ``out`` if no input is there.
+    """
+    overlap = xp.may_share_memory
+    targets = {
+        ref: target
+        for ref, target in zip(group.outputs, () if out is None else out, strict=False)
+        if not any(overlap(target, value) for value in inputs)
+    }
     values = {**group.constants, **dict(zip(group.inputs, inputs, strict=True))}
-    for member in group.members:
-        results = evaluate_node(member, [values[ref] for ref in member.inputs], None, xp)
+    for member, dead in zip(group.members, _last_reads(group), strict=True):
+        target = targets.get((member.name, 0))
+        results = evaluate_node(member, [values[ref] for ref in member.inputs], None, xp, target)
         values.update({(member.name, i): result for i, result in enumerate(results)})
-    found = tuple([values[ref] for ref in group.outputs])
-    if out is not None:
-        for target, value in zip(out, found, strict=True):
+        for ref in dead:
+            del values[ref]
+    found = [values[ref] for ref in group.outputs]
+    if out is None:
+        return found
+    if len(found) > 1:  # the first that is stored may overwrite an input that another is a view of
+        found = [xp.array(value) if any(overlap(value, i) for i in inputs) else value for value in found]
+    for target, value in zip(out, found, strict=True):
+        if value is not target:
             xp.copyto(target, value)
     return found
+
+
+def _last_reads(group: Group) -> list[list[Ref]]:
+    """The values of members that are dead after each of them."""
+    last = {
+        ref: position
+        for position, member in enumerate(group.members)
+        for ref in (*[(member.name, index) for index in range(len(member.outputs))], *member.inputs)
+        if ref in group.levels
+    }
+    dead: list[list[Ref]] = [[] for _ in group.members]
+    for ref, position in last.items():
+        if ref not in group.outputs:
+            dead[position].append(ref)
+    return dead
 
 
 def _define(name: str, elementwise: bool) -> OpDef:
