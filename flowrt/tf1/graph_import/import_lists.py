@@ -196,8 +196,9 @@ class _Function:
         self.made[node.name] = node.replace(op=op, inputs=inputs, attrs={**kept, **attrs})
 
     def passes(self, node: Node, ref: Ref) -> None:
-        """Let the only output of ``node`` be ``ref``."""
+        """Let the only output of ``node`` be ``ref``, which its readers read without waiting for ``node``."""
         self.become(node, identity, ref)
+        self.alias((node.name, 0), ref)
 
     def alias(self, ref: Ref, of: Ref) -> None:
         """Let readers of ``ref`` read ``of``."""

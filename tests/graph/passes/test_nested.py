@@ -7,6 +7,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.graph.node import owned_subgraphs
+from flowrt.graph.ops.lists.tensor_lists import empty_tensor_list, tensor_list_pop_back, tensor_list_push_back
 from flowrt.graph.passes.pipeline import optimise
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
@@ -222,6 +223,27 @@ def test_constants_are_copied_into_bodies(x, n):
 
 
 # --- invariants
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["the same", "others"])
+def test_what_is_taken_from_a_list_of_one_constant_is_that_constant(n, is_same):
+    """As shapes are that TensorFlow 1 keeps for gradients; not what differs from one iteration to another."""
+
+    def push(i, stack):
+        element = tf.constant([2, 3]) if is_same else tf.stack([i, i])
+        return i + 1, tensor_list_push_back(stack, element)
+
+    def pop(i, stack, total):
+        stack, element = tensor_list_pop_back(stack, [-1], element_dtype=tf.int32)
+        return i + 1, stack, total + tf.reduce_sum(element)
+
+    stack = tf.while_loop(lambda i, _: i < n, push, [0, empty_tensor_list(-1, -1, element_dtype=tf.int32)])[1]
+    total = tf.while_loop(lambda i, *_: i < n, pop, [0, stack, 0])[2]
+    after = optimised([total], feeds=[n])
+    kept = [name for name in everywhere(after) if "TensorList" in name or name == "Sum"]
+    assert kept == [] if is_same else {"TensorListPushBack", "TensorListPopBack", "Sum"} <= {*kept}
+    with tf.Session() as session:
+        assert session.run(total, {n: 3}) == (15 if is_same else 6)
 
 
 def test_what_depends_on_invariants_alone_is_computed_in_front(x, n):

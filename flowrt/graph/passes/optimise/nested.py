@@ -5,6 +5,7 @@ results    an unused branch result or loop variable is removed, with its computa
            lists that loops keep for gradients that are not requested
 arguments  constants are copied in, equal arguments merged, and unused ones removed, but not the effects that
            produced them; a loop variable that its body returns unchanged becomes invariant
+elements   what a loop takes from a list on which an earlier one put only the same constant is that constant
 hoisting   computations on invariant arguments alone move in front of the loop, if they cannot fail: the
            body may never run
 inside     each function is optimised like any subgraph
@@ -19,12 +20,14 @@ from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.base.identities import identity as identity_op
 from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import inline
 from flowrt.graph.passes.prepare.order_effects import Replaced, behind, replace_owners
 from flowrt.graph.passes.prepare.prune import prune, redirect
-from flowrt.graph.shapes import is_static
+from flowrt.graph.shapes import compatible, is_static
 
 Optimise = Callable[[Subgraph], Subgraph]
 
@@ -126,8 +129,8 @@ def _optimise_loop(
         node = behind(node, first.controls)
         added, results = _passed_on(node, [node.inputs[1 + i] for i in wanted], wanted)
         return [*added, node.beside(node.name, no_op, controls=node.controls)], results
-    body: Subgraph = node.attrs["body"]
     arguments = node.inputs[1:]
+    body = _with_known_elements(node.attrs["body"], arguments[:carried], outer)
     live = _live_variables(body, carried, wanted)
     stays = [k for k in live if body.fetches[1 + k] != (body.feeds[k], 0)]
     handed_on = [k for k in live if k not in set(stays)]
@@ -152,6 +155,43 @@ def _optimise_loop(
     )
     place = {k: (node.name, i) for i, k in enumerate(stays)}
     return [*hoisted, changed], [place.get(k, node.inputs[1 + k]) for k in wanted]
+
+
+def _with_known_elements(body: Subgraph, arguments: Sequence[Ref], outer: dict[str, Node]) -> Subgraph:
+    """``body`` with constants in place of what it takes from lists that an earlier loop made of nothing else,
+    one an iteration: shapes, which TensorFlow 1 keeps for gradients as if they could vary.
+    """
+    known: dict[Ref, Node] = {}
+    for k, ref in enumerate(arguments):
+        popped = body.nodes[body.fetches[1 + k][0]]
+        is_taken = _uses(popped, ListUse.POPPED) and popped.inputs[0] == (body.feeds[k], 0)
+        constant = _all_elements(ref, outer) if is_taken else None
+        if constant is not None and compatible(constant.outputs[0].shape, popped.outputs[1].shape):
+            known[popped.name, 1] = constant.replace(name=f"{popped.name}/constant")
+    if not any(ref in known for node in body for ref in node.inputs):
+        return body
+    feeds = [body.nodes[name] for name in body.feeds]
+    rest = [node for node in body if node.name not in set(body.feeds)]
+    added = {ref: (constant.name, 0) for ref, constant in known.items()}
+    return infer_shapes(redirect(body, added, [*feeds, *known.values(), *rest]))
+
+
+def _all_elements(ref: Ref, outer: dict[str, Node]) -> Node | None:
+    """The constant that each element of a list is; None if they differ or are not known."""
+    loop, place = outer[ref[0]], ref[1]
+    if loop.op.name != "_Loop":
+        return None
+    body: Subgraph = loop.attrs["body"]
+    pushed, first = body.nodes[body.fetches[1 + place][0]], outer[loop.inputs[1 + place][0]]
+    if not _uses(pushed, ListUse.PUSHED) or pushed.inputs[0] != (body.feeds[place], 0):
+        return None
+    value = body.nodes[pushed.inputs[1][0]]
+    is_constant = value.op.name == "Const" and not value.controls
+    return value if is_constant and _uses(first, ListUse.EMPTY) else None
+
+
+def _uses(node: Node, use: ListUse) -> bool:
+    return node.op.lists is not None and node.op.lists.use is use
 
 
 def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list[int]:
