@@ -93,6 +93,7 @@ def main(mode: str, steps: int, replicas: int) -> None:
     correct = tf.equal(tf.argmax(network.logits(), 1), network.labels)
     accuracy, weights = tf.reduce_mean(tf.to_float(correct)), tf.trainable_variables()
     statuses = strategy.shard_status()
+    trained: list[np.ndarray] = []
     with strategy.training_session(server.target, worker == 0, max_wait_secs=WAIT_S) as session:
         for step in range(steps):
             rows = rows_of(digits, step, workers)[worker * ROWS : (worker + 1) * ROWS]
@@ -101,15 +102,14 @@ def main(mode: str, steps: int, replicas: int) -> None:
             made = steps_of_all(session, statuses, steps)
             test = {network.images: digits.test_images.reshape(-1, 64), network.labels: digits.test_labels}
             reached, updates, histogram, trained = session.run([accuracy, global_step, ages, weights], test)
-    if worker == 0:
-        print(f"{mode}: {updates} updates, test accuracy {reached:.4f}", flush=True)
-        print(f"steps per worker: {made}", flush=True)
-        print(f"gradients by staleness (0, 1, ... updates): {histogram.tolist()}", flush=True)
-        if mode == "sync":
-            alone = train_alone(digits, steps, workers)
-            apart = max(float(np.abs(a - b).max()) for a, b in zip(trained, alone, strict=True))
-            print(f"weights differ from those of one process by {apart:.1e}", flush=True)
-    elif "ps" not in cluster.spec.jobs:
+            print(f"{mode}: {updates} updates, test accuracy {reached:.4f}", flush=True)
+            print(f"steps per worker: {made}", flush=True)
+            print(f"gradients by staleness (0, 1, ... updates): {histogram.tolist()}", flush=True)
+    if worker == 0 and mode == "sync":
+        alone = train_alone(digits, steps, workers)
+        apart = max(float(np.abs(a - b).max()) for a, b in zip(trained, alone, strict=True))
+        print(f"weights differ from those of one process by {apart:.1e}", flush=True)
+    if worker > 0 and "ps" not in cluster.spec.jobs:
         stay_until_the_first_ends(server, f"/job:{cluster.job}/task:0")  # it reads variables that are here
 
 

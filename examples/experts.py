@@ -61,7 +61,8 @@ def train(devices: int, steps: int) -> list[float]:
             inputs, targets, loss, update = model()
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
             session.run(tf.global_variables_initializer())
-            losses = []
+            losses: list[float] = []
+            feed: dict[Any, Any] = {}
             for _ in range(steps):
                 x = random.standard_normal((GROUPS, TOKENS, WIDTH)).astype(np.float32)
                 feed = {inputs: x, targets: np.abs(x @ turn)}

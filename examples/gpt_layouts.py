@@ -72,7 +72,8 @@ def train(strategy: Any, steps: int, devices: int) -> list[float]:
                 inputs, targets, loss, update = model(len(letters))
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
             session.run(tf.global_variables_initializer())
-            losses = []
+            losses: list[float] = []
+            feed: dict[Any, Any] = {}
             for _ in range(steps):
                 starts = random.integers(0, len(TEXT), BATCH)
                 rows = np.stack([codes[start : start + LENGTH + 1] for start in starts])

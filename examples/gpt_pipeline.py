@@ -47,7 +47,10 @@ def attention(x: Any, width: int) -> Any:
 
 def model(letters: int, width: int, stages: int) -> tuple[Any, Any, Any, Any]:
     """The inputs, the targets, the loss and the update of the whole batch, in ``stages``."""
-    at = tf.distribute.stage if stages > 1 else lambda stage: contextlib.nullcontext()
+
+    def at(stage: int) -> contextlib.AbstractContextManager[None]:
+        return tf.distribute.stage(stage) if stages > 1 else contextlib.nullcontext()
+
     inputs, targets = (tf.placeholder(tf.int32, [BATCH, LENGTH]) for _ in range(2))
     with at(0):
         table = tf.get_variable("letters", [letters, width])
@@ -79,7 +82,9 @@ def train(strategy: Any, width: int, steps: int, devices: int) -> tuple[list[flo
                 inputs, targets, loss, update = model(len(letters), width, strategy.schedule.stages)
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
             session.run(tf.global_variables_initializer())
-            losses, seconds = [], []
+            losses: list[float] = []
+            seconds: list[float] = []
+            feed: dict[Any, Any] = {}
             for _ in range(steps):
                 starts = random.integers(0, len(TEXT), BATCH)
                 rows = np.stack([codes[start : start + LENGTH + 1] for start in starts])

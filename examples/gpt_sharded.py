@@ -65,7 +65,7 @@ def train(devices: int, limit_mb: int, steps: int, **options: Any) -> tuple[list
             inputs, targets, loss, update = model(len(letters))
         with tf.Session(config=config) as session:
             session.run(tf.global_variables_initializer())
-            losses = []
+            losses: list[float] = []
             for _ in range(steps):
                 starts = random.integers(0, len(TEXT), BATCH)
                 rows = np.stack([codes[start : start + LENGTH + 1] for start in starts])

@@ -74,7 +74,7 @@ def write_line(session: tf.Session, model: Model, text: Text) -> str:
         code, (c, h) = session.run([model.next_code, model.next_state], feed)
         if code[0] == text.line_end:
             break
-        written.append(text.symbols[code[0]])
+        written.append(text.symbols[int(code[0])])
         feed = {model.code: code, model.state.c: c, model.state.h: h}
     return "".join(written)
 

@@ -23,12 +23,13 @@ from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.ops.elementwise.comparison import less, logical_and
 from flowrt.graph.shapes import as_shape, compatible, format_shape, relax
 from flowrt.graph.source import misuse
+from flowrt.graph.typing import FunctionOf
 from flowrt.nest import is_nested
 
 
 def while_loop(
-    cond: Callable[..., Any],
-    body: Callable[..., Any],
+    cond: FunctionOf[Any],
+    body: FunctionOf[Any],
     loop_vars: Any,
     shape_invariants: Any = None,
     parallel_iterations: Any = 10,
@@ -89,7 +90,7 @@ class _Loop:
             if self._limit.spec.shape not in ((), None) or not self._limit.dtype.is_integer:
                 raise misuse(f"while_loop: expected maximum_iterations to be an integer; got {self._limit!r}")
 
-    def build(self, cond: Callable[..., Any], body: Callable[..., Any], options: dict[str, Any]) -> Any:
+    def build(self, cond: FunctionOf[Any], body: FunctionOf[Any], options: dict[str, Any]) -> Any:
         what = repr(self._scope.rstrip("/"))
         condition = FuncGraph(self._outer, f"the condition of {what}")
         looped = FuncGraph(self._outer, f"the body of {what}")
@@ -147,7 +148,7 @@ class _Loop:
         leaves = [with_flow(leaf, t) for leaf, t in zip(self._leaves, tensors, strict=True)]
         return pack_as(self._structure, leaves)
 
-    def _results(self, graph: FuncGraph, body: Callable[..., Any], returned: Any) -> list[Tensor]:
+    def _results(self, graph: FuncGraph, body: FunctionOf[Any], returned: Any) -> list[Tensor]:
         """The body's results, as tensors that match the loop variables."""
         structure = self._structure
         if isinstance(structure, (list, tuple)):

@@ -31,7 +31,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import misuse, user_line
-from flowrt.graph.typing import NumericLike, TensorLike
+from flowrt.graph.typing import FunctionOf, NumericLike, TensorLike
 
 _INT64_MAX = 2**63 - 1
 
@@ -150,7 +150,7 @@ class Dataset(InNotebook):
 
     def map(
         self,
-        map_func: Callable[..., Any],
+        map_func: FunctionOf[Any],
         num_parallel_calls: NumericLike | None = None,
         deterministic: bool | None = None,
     ) -> Dataset:
@@ -167,13 +167,13 @@ class Dataset(InNotebook):
         )
         return Dataset(pipeline.Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
 
-    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+    def flat_map(self, map_func: FunctionOf[Dataset]) -> Dataset:
         """The elements of the datasets that ``map_func`` returns, one dataset after the other."""
         return self._interleave("flat_map", map_func, 1, 1)
 
     def interleave(
         self,
-        map_func: Callable[..., Dataset],
+        map_func: FunctionOf[Dataset],
         cycle_length: NumericLike | None = None,
         block_length: NumericLike | None = None,
         num_parallel_calls: NumericLike | None = None,
@@ -192,7 +192,7 @@ class Dataset(InNotebook):
         block = 1 if block_length is None else _integer("interleave: block_length", block_length)
         return self._interleave("interleave", map_func, cycle, block)
 
-    def _interleave(self, what: str, map_func: Callable[..., Dataset], cycle: Any, block: Any) -> Dataset:
+    def _interleave(self, what: str, map_func: FunctionOf[Dataset], cycle: Any, block: Any) -> Dataset:
         def convert(result: Any) -> tuple[tuple[Tensor, ...], Node]:
             node = _node(f"{what}: map_func's result", result)
             return tensors_in(node), node
@@ -201,7 +201,7 @@ class Dataset(InNotebook):
         function: Any = TracedDataset(tensors, node)
         return Dataset(pipeline.Interleave(self.node, function, node.spec, cycle, block))
 
-    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+    def filter(self, predicate: FunctionOf[Any]) -> Dataset:
         """The elements for which ``predicate``, a function of tensors as in `map`, returns a true scalar."""
         function, result = trace("predicate", predicate, self.node.spec, _traced_components)
         spec = spec_of(result)

@@ -21,6 +21,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.typing import FunctionOf
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
@@ -61,7 +62,7 @@ def _on(device: str, dataset: Any, what: str) -> OnDevice:
 
 
 def group_by_window(
-    key_func: Callable[..., Any],
+    key_func: FunctionOf[Any],
     reduce_func: Callable[[Tensor, Dataset], Dataset],
     window_size: Any = None,
     window_size_func: Callable[[Tensor], Any] | None = None,
@@ -95,7 +96,7 @@ def group_by_window(
 
 
 def bucket_by_sequence_length(
-    element_length_func: Callable[..., Any],
+    element_length_func: FunctionOf[Any],
     bucket_boundaries: Sequence[int],
     bucket_batch_sizes: Sequence[int],
     padded_shapes: Any = None,
@@ -165,7 +166,7 @@ def enumerate_dataset(start: int = 0) -> Callable[[Dataset], Dataset]:
 
 
 def map_and_batch(
-    map_func: Callable[..., Any],
+    map_func: FunctionOf[Any],
     batch_size: Any,
     num_parallel_batches: Any = None,
     drop_remainder: Any = False,
@@ -176,7 +177,7 @@ def map_and_batch(
 
 
 def parallel_interleave(
-    map_func: Callable[..., Dataset],
+    map_func: FunctionOf[Dataset],
     cycle_length: Any,
     block_length: Any = 1,
     sloppy: Any = False,

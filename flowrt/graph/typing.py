@@ -8,9 +8,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -66,6 +66,26 @@ ShapeLike: TypeAlias = "TensorShape | int | ListLike | None"
 
 ShapeTensorLike: TypeAlias = "NumericLike | ShapeLike"
 """A shape, or a vector of other integers that may contain dimensions: as a tensor, or as Python has it."""
+
+Result = TypeVar("Result")
+
+FunctionOf: TypeAlias = (
+    Callable[[Any], Result]
+    | Callable[[Any, Any], Result]
+    | Callable[[Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any], Result]
+    | Callable[[Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any, Any], Result]
+)
+"""A function of as many tensors as a structure has. With ``Callable[..., Result]``, checkers would not know
+the types of a lambda's parameters, and say so.
+"""
 
 Ints: TypeAlias = int | Sequence[int]
 """One integer for all spatial dimensions, or one for each."""

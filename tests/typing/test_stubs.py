@@ -52,19 +52,16 @@ def test_pyright_finds_the_mistakes_and_no_others(tmp_path: Path) -> None:
     assert "Unnecessary" in unneeded
 
 
-def errors_of_pyright(folder: Path, *scripts: Path) -> list[str]:
+@pytest.mark.slow  # pyright reads the package, and all examples
+@pytest.mark.skipif(PYRIGHT is None, reason="pyright is not installed: pip install basedpyright")
+def test_pyright_finds_nothing_in_the_examples_in_its_strict_mode(tmp_path: Path) -> None:
+    examples = sorted((ROOT / "examples").glob("*.py"))
+    assert errors_of_pyright(tmp_path, HERE / "strict_script.py", *examples, mode="strict") == []
+
+
+def errors_of_pyright(folder: Path, *scripts: Path, mode: str = "standard") -> list[str]:
     """The errors in ``scripts``, which see flowrt as a library in an environment of their own."""
-    libraries = folder / "env" / "lib" / "python3.11" / "site-packages"
-    libraries.mkdir(parents=True, exist_ok=True)
-    for library in (ROOT / "flowrt", Path(np.__file__).parent):
-        if not (libraries / library.name).exists():
-            (libraries / library.name).symlink_to(library)
-    config = json.loads((HERE / "pyrightconfig.json").read_text())
-    config |= {"include": [script.name for script in scripts], "venvPath": str(folder), "venv": "env"}
-    (folder / "pyrightconfig.json").write_text(json.dumps(config))
-    for script in scripts:
-        if script.parent != folder:
-            shutil.copy(script, folder)
+    configured(folder, mode, *scripts)
     done = subprocess.run(
         [str(PYRIGHT), "--outputjson", "-p", str(folder)],
         capture_output=True,
@@ -72,4 +69,21 @@ def errors_of_pyright(folder: Path, *scripts: Path) -> list[str]:
         timeout=100,
         check=False,
     )
-    return [each["message"] for each in json.loads(done.stdout)["generalDiagnostics"]]
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    return [each["message"] for each in found if each["severity"] == "error"]
+
+
+def configured(folder: Path, mode: str, *scripts: Path) -> None:
+    """Make ``folder`` a project of ``scripts`` that has flowrt as a library."""
+    libraries = folder / "env" / "lib" / "python3.11" / "site-packages"
+    libraries.mkdir(parents=True, exist_ok=True)
+    for library in (ROOT / "flowrt", Path(np.__file__).parent):
+        if not (libraries / library.name).exists():
+            (libraries / library.name).symlink_to(library)
+    config = json.loads((HERE / "pyrightconfig.json").read_text())
+    config |= {"include": [script.name for script in scripts] or ["."], "typeCheckingMode": mode}
+    config |= {"venvPath": str(folder), "venv": "env"}
+    (folder / "pyrightconfig.json").write_text(json.dumps(config))
+    for script in scripts:
+        if script.parent != folder:
+            shutil.copy(script, folder)
