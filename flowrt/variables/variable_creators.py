@@ -11,7 +11,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 Creator: TypeAlias = Callable[..., Any]
 """``creator(next_creator, **arguments of Variable) -> variable``."""
@@ -59,12 +59,14 @@ class CreatedInScopes(type):
         initializer = inspect.signature(cls.__init__)  # type: ignore[misc]
         return initializer.replace(parameters=list(initializer.parameters.values())[1:])
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        make: Callable[..., Any] = partial(type.__call__, cls)
-        if not _thread.creators or isinstance(cls.__base__, CreatedInScopes):
-            return make(*args, **kwargs)
-        bound = cls.__signature__.bind(*args, **kwargs)
-        bound.apply_defaults()
-        for creator in _thread.creators:
-            make = partial(creator, make)
-        return make(**bound.arguments)
+    if not TYPE_CHECKING:  # checkers and editors see a call of the class, which makes a `Variable`
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            make: Callable[..., Any] = partial(type.__call__, cls)
+            if not _thread.creators or isinstance(cls.__base__, CreatedInScopes):
+                return make(*args, **kwargs)
+            bound = cls.__signature__.bind(*args, **kwargs)
+            bound.apply_defaults()
+            for creator in _thread.creators:
+                make = partial(creator, make)
+            return make(**bound.arguments)
