@@ -45,15 +45,8 @@ class ScopeSummary(NamedTuple):
 
     def plus(self, other: ScopeSummary) -> ScopeSummary:
         """The sums of both, under this one's name."""
-        return ScopeSummary(
-            self.scope,
-            self.operations + other.operations,
-            self.parameters + other.parameters,
-            self.parameter_bytes + other.parameter_bytes,
-            self.state_bytes + other.state_bytes,
-            self.flops + other.flops,
-            self.result_bytes + other.result_bytes,
-        )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in self._fields[1:]}
+        return self._replace(**sums)
 
 
 def step_summary(
