@@ -11,6 +11,7 @@ Arrays hold one column of all rows, and texts are row indices: 20,000 operations
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from flowrt.viz.folding.series import split_clusters, with_series
@@ -37,6 +38,7 @@ COLUMN_STEPS = 4
 
 KINDS = (*GroupKind, "op")
 EDGE_KINDS = tuple(EdgeKind)
+_KIND_ROWS = {kind: row for row, kind in enumerate(EDGE_KINDS)}
 
 T = TypeVar("T", bound=Hashable)
 
@@ -187,13 +189,13 @@ class _Tree:
         }
 
     def _edge(self, edge: EdgeView) -> tuple[int, int, int, int, int]:
-        index = edge.tensor.rpartition(":")[2]
+        source, target, kind, tensor, *_ = edge
         return (
-            self._op_item[edge.source],
-            self._op_item[edge.target],
-            EDGE_KINDS.index(edge.kind),
-            int(index) if index.isdigit() else -1,
-            self._encoder.strings.row(edge.transport),
+            self._op_item[source],
+            self._op_item[target],
+            _KIND_ROWS[kind],
+            _index_of(tensor) if tensor else -1,
+            self._encoder.strings.row(edge.transport) if edge.transport else 0,
         )
 
     def encode(self) -> dict[str, Any]:
@@ -278,6 +280,13 @@ def union(views: Sequence[GraphView]) -> GraphView:
             if known is None or len(known.group) < len(node.group):
                 nodes[name] = node
     return GraphView(nodes, [*edges.values()], groups)
+
+
+@lru_cache(maxsize=65536)
+def _index_of(tensor: str) -> int:
+    """The output that ``tensor``, "node:0", is; -1 if its name does not say."""
+    index = tensor.rpartition(":")[2]
+    return int(index) if index.isdigit() else -1
 
 
 def _has_devices(view: GraphView) -> bool:

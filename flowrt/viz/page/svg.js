@@ -26,7 +26,8 @@ export class SvgContext {
   text() {
     const size = `width="${this.#width}" height="${this.#height}"`;
     const box = `viewBox="0 0 ${this.#width} ${this.#height}"`;
-    return `<svg xmlns="http://www.w3.org/2000/svg" ${size} ${box}>\n${this.#parts.join("\n")}\n</svg>\n`;
+    const root = "svg"; // in the page, a closing tag as text could end the script
+    return `<${root} xmlns="http://www.w3.org/2000/svg" ${size} ${box}>\n${this.#parts.join("\n")}\n</${root}>\n`;
   }
 
   setTransform(...matrix) {
