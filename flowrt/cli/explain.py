@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 
 from flowrt.cli.options import report_mistake
-from flowrt.errors import OpError
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.passes.pipeline import parse_pipeline
-from flowrt.viz.explain import ALL, explain, pass_changes
+from flowrt.viz.explain import ALL, explain, pass_changes, regex
 from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.script import main_request, requests_of_script
 
@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="show the layout of each tensor over the mesh instead, and the collectives between layouts",
     )
+    parser.add_argument(
+        "--name",
+        metavar="REGEX",
+        help="show only operations whose name matches, and the program lines that run them",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -53,7 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _text(arguments: argparse.Namespace) -> str:
     source, fetches = arguments.source, arguments.fetch
     if arguments.passes not in (None, ALL):
-        parse_pipeline(arguments.passes)  # a mistake is reported before the script runs
+        parse_pipeline(arguments.passes)  # mistakes are reported before the script runs
+    if arguments.name is not None:
+        if arguments.layouts or arguments.passes is not None:
+            raise InvalidArgumentError("--name: expected it without --passes and --layouts")
+        regex(arguments.name)
     if source.endswith(".py"):
         asked = requests_of_script(source, arguments.script_arguments)
         source, fetches = main_request(asked, fetches or ()), None
@@ -61,4 +70,5 @@ def _text(arguments: argparse.Namespace) -> str:
         return str(explain_layouts(source, fetches) or "no tensor of this step has a layout")
     if arguments.passes is not None:
         return pass_changes(source, arguments.passes, fetches)
-    return str(explain(source, fetches))
+    found = explain(source, fetches)
+    return str(found if arguments.name is None else found.only(arguments.name))

@@ -100,7 +100,7 @@ class _Writer:
     # --- names of tracks
 
     def names(self) -> list[Event]:
-        events = [named("process_name", "steps", STEPS_PROCESS)] if len(self._steps) > 1 else []
+        events = [named("process_name", "steps", STEPS_PROCESS)] if self._steps else []
         for task, pid in self._pids.items():
             events.append(named("process_name", task, pid))
             events.append(sorted_as("process_sort_index", pid, pid))
@@ -122,8 +122,8 @@ class _Writer:
         return [
             {
                 "ph": "X",
-                "cat": "Op",
-                "name": each.operation.op,
+                "cat": each.operation.op,
+                "name": _title(each.operation),
                 **self._at(each.track),
                 "ts": self._us(each.operation.start),
                 "dur": (each.operation.end - each.operation.start) / 1000,
@@ -133,9 +133,7 @@ class _Writer:
         ]
 
     def steps(self) -> list[Event]:
-        """One slice per step, if there are several."""
-        if len(self._steps) < 2:
-            return []
+        """One slice around each step."""
         return [
             event
             for number, step in enumerate(self._steps)
@@ -188,9 +186,9 @@ class _Writer:
         pairs = itertools.chain(sent_and_received(self._placed), made_and_read(self._placed))
         return [event for pair in pairs for event in self._arrow(*pair)]
 
-    def _arrow(self, source: Placed, target: Placed) -> list[Event]:
-        """An arrow from the slice that produced the tensor to the end of the slice that received it."""
-        about = {"cat": "Dataflow", "name": "tensor", "id": next(self._serial)}
+    def _arrow(self, source: Placed, target: Placed, tensor: str) -> list[Event]:
+        """An arrow from the slice that produced ``tensor`` to the end of the slice that received it."""
+        about = {"cat": "Dataflow", "name": tensor, "id": next(self._serial)}
         left = self._us(source.operation.start)
         arrives = self._us(max(target.operation.start, target.operation.end - 1))
         return [
@@ -251,9 +249,9 @@ def phases_of(transfer: Transfer, taken: int) -> list[tuple[str, int, int]]:
     return [*phases, ("copy", arrived, max(arrived, taken))]
 
 
-def sent_and_received(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Placed]]:
-    """The sends with their receives. An edge in a loop is used once per iteration, in the same order at both
-    ends.
+def sent_and_received(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Placed, str]]:
+    """The sends with their receives, and the tensor. An edge in a loop is used once per iteration, in the
+    same order at both ends.
     """
     sends: dict[tuple[int, Edge], deque[Placed]] = defaultdict(deque)
     receives: list[Placed] = []
@@ -264,18 +262,18 @@ def sent_and_received(placed: Iterable[Placed]) -> Iterator[tuple[Placed, Placed
             receives.append(each)
     for each in receives:
         if waiting := sends[each.step, each.operation.edge]:
-            yield waiting.popleft(), each
+            yield waiting.popleft(), each, each.operation.edge.tensor
 
 
-def made_and_read(placed: Sequence[Placed]) -> Iterator[tuple[Placed, Placed]]:
-    """The producer of a tensor with each consumer on another stream of the device."""
+def made_and_read(placed: Sequence[Placed]) -> Iterator[tuple[Placed, Placed, str]]:
+    """The producer of a tensor with each consumer on another stream of the device, and the tensor."""
     made: dict[tuple[int, str, str], Placed] = {}
     for each in sorted(placed, key=lambda each: each.operation.start):
         if not each.operation.is_send and not each.operation.is_receive:
             for operand in dict.fromkeys(each.operation.operands):
                 maker = made.get((each.step, each.operation.device, operand))
                 if maker is not None and maker.track != each.track:
-                    yield maker, each
+                    yield maker, each, operand
         made[each.step, each.operation.device, each.operation.name] = each
 
 
@@ -286,6 +284,13 @@ def _taken(operations: Iterable[Operation]) -> dict[Edge, deque[int]]:
         if operation.is_receive:
             taken[operation.edge].append(operation.end)
     return taken
+
+
+def _title(operation: Operation) -> str:
+    """The name of a slice: the operation's, or what is sent and received."""
+    if operation.is_send or operation.is_receive:
+        return f"{'send' if operation.is_send else 'receive'} {operation.edge.tensor}"
+    return operation.name
 
 
 def _arguments(operation: Operation, step: int) -> Event:

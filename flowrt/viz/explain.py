@@ -9,12 +9,13 @@ else of an equivalent one that is created for this and runs nothing.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, NotFoundError
 from flowrt.executor.plan.plan_description import DevicePlan, describe_plan
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
@@ -53,6 +54,37 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
+
+    def only(self, pattern: str) -> Explanation:
+        """What there is of operations in whose names the regular expression ``pattern`` occurs. Raises
+        `InvalidArgumentError` for another text, and `NotFoundError` if there is no such operation.
+        """
+        names = regex(pattern)
+        operations = tuple([each for each in self.operations if names.search(each.name)])
+        if not operations:
+            raise NotFoundError(f"name: expected the names of some operations; none has {pattern!r} in it")
+        return self._replace(
+            operations=operations, devices=tuple([_only(device, names) for device in self.devices])
+        )
+
+
+def regex(pattern: str) -> re.Pattern[str]:
+    """``pattern`` compiled. Raises `InvalidArgumentError`."""
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidArgumentError(f"name: expected a regular expression; got {pattern!r}: {error}") from None
+
+
+def _only(device: DevicePlan, names: re.Pattern[str]) -> DevicePlan:
+    """``device`` with the groups and the program lines that name a match."""
+    groups = tuple([group for group in device.groups if names.search(f"{group.name} {group.members}")])
+    programs = []
+    for program in device.programs:
+        title, *lines = program.splitlines()
+        kept = [line for line in lines if names.search(line.rpartition("# ")[2].partition(" ")[0])]
+        programs.append("\n".join([title, *kept]))
+    return device._replace(groups=groups, programs=tuple(programs))
 
 
 def explain(

@@ -7,7 +7,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
@@ -29,7 +29,7 @@ def requests_of_script(
 ) -> list[CompileRequest]:
     """The steps that the sessions of the script at ``path`` compile while it runs as the main program, with
     ``arguments``; the latest is last. The script runs to its end, until Ctrl-C, or until it compiles a step
-    of which ``until`` is true: that one is not run.
+    of which ``until`` is true: that one is not run. What it prints goes to standard error.
 
     Raises `NotFoundError` if there is no such file, and `InvalidArgumentError` if no session ran anything or
     the script raised: with the script's line and the error.
@@ -47,7 +47,7 @@ def requests_of_script(
         if until(heard[-1]):
             raise _Enough
 
-    with _program([path, *arguments]):
+    with _program([path, *arguments]), redirect_stdout(sys.stderr):
         ON_COMPILE.append(hear)
         ended_with: object = None
         try:

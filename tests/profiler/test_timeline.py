@@ -46,10 +46,13 @@ def test_a_device_is_a_thread_and_an_arrow_leads_from_send_to_receive() -> None:
         y = tf.reduce_sum(x)
     with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
         events = shown(traced(session, y))
-    assert list(named(events, "process_name").values()) == ["/job:localhost/replica:0/task:0"]
+    assert list(named(events, "process_name").values()) == ["steps", "/job:localhost/replica:0/task:0"]
     assert list(named(events, "thread_name").values()) == ["CPU:0", "CPU:1"]
     ((sent, received),) = arrows(events)
-    assert (sent["name"], received["name"]) == ("_Send", "_Recv")
+    assert (sent["name"], sent["cat"]) == ("send x:0", "_Send")
+    assert (received["name"], received["cat"]) == ("receive x:0", "_Recv")
+    assert {e["name"] for e in events if e["ph"] in "sf"} == {"x:0"}
+    assert [e["name"] for e in events if e["ph"] == "b"] == ["step 0"]
     assert received["args"]["output0"] == "float32[100, 100]"
     assert received["args"]["bytes"] == 40000
     assert ends_of(received)[1] >= ends_of(sent)[0]
@@ -111,15 +114,15 @@ def test_a_cluster_has_a_process_a_task_and_the_split_of_each_receive() -> None:
         with tf.Session(tasks.target) as session:
             events = shown(traced(session, y))
     names = [f"/job:worker/replica:0/task:{task}" for task in range(2)]
-    assert list(named(events, "process_name").values()) == names
+    assert list(named(events, "process_name").values()) == ["steps", *names]
     ((sent, received),) = arrows(events)
-    assert (sent["name"], received["name"]) == ("_Send", "_Recv")
+    assert (sent["name"], received["name"]) == ("send there:0", "receive there:0")
     assert sent["pid"] != received["pid"]
-    begins = [e for e in events if e["ph"] == "b"]
+    begins = [e for e in events if e["ph"] == "b" and e["cat"] == "Transfer"]
     assert [e["name"].partition(" from ")[0] for e in begins] == ["there:0", "queue", "wire", "copy"]
     (whole,) = (e for e in begins if "args" in e and "bytes" in e["args"])
     assert whole["args"]["bytes"] == 4 * 300**2
-    end = max(ns(e["ts"]) for e in events if e["ph"] == "e")
+    end = max(ns(e["ts"]) for e in events if e["ph"] == "e" and e["cat"] == "Transfer")
     parts = sum(ns(whole["args"][f"{phase}_us"]) for phase in ("queue", "wire", "copy"))
     assert parts == end - ns(whole["ts"])
 

@@ -275,6 +275,38 @@ def test_only_a_script_has_arguments_of_its_own(capsys):
     assert "expected nothing after --; got more" in capsys.readouterr().err
 
 
+def test_names_choose_operations_and_their_program_lines():
+    graph, _, loss, train = network(2)
+    whole = explain(graph, [loss, train])
+    found = str(whole.only(r"^gradients/MatMul_grad/"))
+    assert "layer_0" not in found.partition("program")[0]
+    (product,) = [line for line in found.splitlines() if " = MatMul(" in line]
+    assert "transpose_b)" in product
+    with pytest.raises(NotFoundError, match="none has 'nothing' in it"):
+        whole.only("nothing")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--name", "("], "expected a regular expression; got '('"),
+        (["--name", "x", "--layouts"], "--name: expected it without --passes and --layouts"),
+    ],
+    ids=["no expression", "with layouts"],
+)
+def test_a_wrong_choice_of_names_is_told_before_the_script_runs(capsys, words, message):
+    assert main(["explain", str(SCRIPT), *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_what_the_script_prints_is_no_part_of_the_text(capsys, tmp_path, own_graph):
+    text = "print('from the script')\nimport flowrt as tf\ntf.Session().run(tf.constant(1.0) + 2.0)\n"
+    assert main(["explain", str(script(tmp_path, text))]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("step: ")
+    assert "from the script" in err
+
+
 # --- the stages of the compile
 
 

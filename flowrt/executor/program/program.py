@@ -319,8 +319,17 @@ def _format_line(line: Line) -> str:
     node = line.node
     shapes = ", ".join(str(spec) for spec in node.outputs)
     operands, results = (", ".join(o.text for o in places) for places in (line.operands, line.results))
-    text = f"  {'    ' * line.depth}{results or '-':<8} = {node.op.name}({operands})"
+    arguments = ", ".join(filter(None, [operands, *_flags(node)]))
+    text = f"  {'    ' * line.depth}{results or '-':<8} = {node.op.name}({arguments})"
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
+
+
+def _flags(node: Node) -> list[str]:
+    """The switches of ``node`` that are on and not by default: ``transpose_a``."""
+    known = node.op.attrs
+    return [
+        key for key, value in node.attrs.items() if value is True and key in known and not known[key].default
+    ]
 
 
 def _with_following(instructions: Sequence[Instruction]) -> Iterator[tuple[Instruction, Node | None]]:
