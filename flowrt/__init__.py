@@ -95,6 +95,7 @@ from flowrt.graph.ops.surface import all as _all_ops
 from flowrt.graph.ops.surface import operators as _operators
 from flowrt.graph.ops.text.assertions import *
 from flowrt.graph.ops.text.assertions import add_check_numerics_ops
+from flowrt.graph.ops.text.edit_distance import *
 from flowrt.graph.ops.text.files import *
 from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.ops.text.hashing import string_to_hash_bucket_fast
@@ -138,11 +139,11 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "distributions",
+    "app", "audio", "autograph", "compat", "config", "contrib", "core", "data", "distribute", "distributions",
     "estimator", "examples", "experimental", "feature_column",
     "flags", "gfile", "graph_util", "image", "initializers",
     "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
-    "python_io", "quantization", "resource_loader", "saved_model", "signal", "sparse", "summary", "test",
+    "python_io", "resource_loader", "saved_model", "signal", "sparse", "summary", "test",
     "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {

@@ -4,6 +4,7 @@ import builtins
 from collections.abc import Iterable
 from collections.abc import Sequence
 from flowrt import app as app
+from flowrt import audio as audio
 from flowrt import autograph as autograph
 from flowrt import bitwise as bitwise
 from flowrt import compat as compat
@@ -40,7 +41,6 @@ from flowrt import nn as nn
 from flowrt import profiler as profiler
 from flowrt import python as python
 from flowrt import python_io as python_io
-from flowrt import quantization as quantization
 from flowrt import random as random
 from flowrt import resource_loader as resource_loader
 from flowrt import reverse as _reverse_v2
@@ -165,6 +165,7 @@ from flowrt.graph.derivatives.forward_mode import forward_gradients as forward_g
 from flowrt.graph.derivatives.gradients import RegisterGradient as RegisterGradient
 from flowrt.graph.derivatives.gradients import UnconnectedGradients as UnconnectedGradients
 from flowrt.graph.derivatives.gradients import gradients as gradients
+from flowrt.graph.ops.array.bitcast import bitcast as bitcast
 from flowrt.graph.ops.array.concat_and_split import concat as concat
 from flowrt.graph.ops.array.concat_and_split import split as split
 from flowrt.graph.ops.array.concat_and_split import stack as stack
@@ -283,6 +284,7 @@ from flowrt.graph.ops.text.assertions import assert_same_float_dtype as assert_s
 from flowrt.graph.ops.text.assertions import assert_scalar as assert_scalar
 from flowrt.graph.ops.text.assertions import assert_type as assert_type
 from flowrt.graph.ops.text.assertions import is_numeric_tensor as is_numeric_tensor
+from flowrt.graph.ops.text.edit_distance import edit_distance as edit_distance
 from flowrt.graph.ops.text.python_calls import Print as Print
 from flowrt.graph.ops.text.python_calls import group as group
 from flowrt.graph.ops.text.python_calls import print_ as _print
@@ -681,18 +683,6 @@ def atanh(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The inverse of tanh.
-    """
-
-def bitcast(
-    input: NumericLike,
-    name: builtins.str | None = None,
-) -> Tensor:
-    """The input's bytes as elements of the dtype ``type``: of the same shape if they have the same size;
-    smaller ones get a dimension at the end, larger ones lose it.
-
-    Example:
-        >>> tf.bitcast([1.0, -2.0], tf.uint32).eval()
-        array([1065353216, 3221225472], dtype=uint32)
     """
 
 bool = _bool

@@ -168,3 +168,52 @@ def test_a_mirrored_strategy_may_be_told_its_number_of_gpus(arguments: Any, devi
 def test_a_number_of_gpus_that_cannot_be_is_refused(arguments: Any) -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="got"):
         tf.contrib.distribute.MirroredStrategy(**arguments)
+
+
+def test_a_separable_convolution_is_one_of_each_channel_and_one_of_points() -> None:
+    images = tf.constant(np.random.default_rng(0).normal(size=(2, 6, 6, 3)))
+    out = slim.separable_conv2d(images, 4, 3, 2, stride=2, activation_fn=None, scope="sep")
+    alone = slim.separable_conv2d(images, None, 3, 2, stride=2, scope="sep", reuse=True, activation_fn=None,
+                                  biases_initializer=None)  # fmt: skip
+    depthwise, pointwise, biases = tf.trainable_variables()
+    assert [v.name for v in (depthwise, pointwise, biases)] == [
+        "sep/depthwise_weights:0", "sep/pointwise_weights:0", "sep/biases:0"
+    ]  # fmt: skip
+    assert depthwise.shape.as_list() == [3, 3, 3, 2]
+    same = tf.nn.separable_conv2d(images, depthwise, pointwise, [1, 2, 2, 1], "SAME")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found, expected, each = session.run((out, same, alone))
+    np.testing.assert_allclose(found, expected)
+    assert each.shape == (2, 3, 3, 6)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+def test_instances_are_normalized_by_channel(data_format: str) -> None:
+    values = np.random.default_rng(0).normal(2, 3, (2, 5, 6, 7))
+    out = layers.instance_norm(tf.constant(values), data_format=data_format)
+    axes = (1, 2) if data_format == "NHWC" else (2, 3)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = session.run(out)
+    deviation = np.sqrt(values.var(axes, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(found, (values - values.mean(axes, keepdims=True)) / deviation)
+    assert [v.shape.as_list() for v in tf.trainable_variables()] == [
+        [values.shape[1 if axes[0] == 2 else 3]]
+    ] * 2
+
+
+def test_streaming_metrics_take_predictions_first() -> None:
+    metrics = tf.contrib.metrics
+    values, updates = metrics.aggregate_metric_map({
+        "precision": metrics.streaming_precision([1, 1, 1, 0], [1, 0, 0, 1]),
+        "accuracy": metrics.streaming_accuracy([1, 2, 3, 0], [1, 0, 3, 1], weights=[1.0, 1.0, 2.0, 0.0]),
+    })  # fmt: skip
+    at_once = metrics.accuracy([1, 2], [1, 3], weights=[3.0, 1.0])
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        session.run(updates)
+        found = session.run(values)
+        assert session.run(at_once) == 0.75
+    assert found["precision"] == pytest.approx(1 / 3)
+    assert found["accuracy"] == pytest.approx(0.75)

@@ -90,3 +90,14 @@ def test_the_greedy_decoder_takes_the_largest_logits() -> None:
         assert [list(found.values[found.indices[:, 0] == row]) for row in range(2)] == labels
         assert list(found.dense_shape) == [2, max(map(len, labels))]
         assert total.tolist() == [[-5], [-4]]
+
+
+def test_distances_are_the_fewest_edits() -> None:
+    words = ["kitten", "", "flaw", "abc", "same"], ["sitting", "xy", "lawn", "", "same"]
+    said, meant = (sparse([list(map(ord, word)) for word in each]) for each in words)
+    with tf.Session() as session:
+        edits, shares = session.run([tf.edit_distance(said, meant, whole) for whole in (False, True)])
+    assert edits.tolist() == [3, 2, 2, 3, 0]
+    np.testing.assert_allclose(shares, [3 / 7, 1, 0.5, np.inf, 0])
+    with pytest.raises(TypeError, match="expected truth as a SparseTensor"):
+        tf.edit_distance(said, [[1, 2]])

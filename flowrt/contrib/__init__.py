@@ -13,7 +13,9 @@ losses              losses with the predictions first
 framework           arg_scope, the global step, nest
 rnn                 recurrent cells and networks
 seq2seq             decoders with attention, beam search; `sequence_loss`
+metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers
+named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
 training            placement of variables on parameter servers; hparams: `HParams`
 tensorboard         files for TensorBoard's plugins
@@ -34,6 +36,7 @@ from flowrt.contrib import (
     legacy_seq2seq,
     lookup,
     losses,
+    metrics,
     mixed_precision,
     rnn,
     seq2seq,
@@ -47,15 +50,15 @@ from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "cluster_resolver", "crf", "data", "distribute", "distributions", "framework", "layers", "learn",
-    "legacy_seq2seq", "lookup", "losses", "mixed_precision", "rnn", "seq2seq", "slim", "tensorboard", "tpu",
-    "training",
+    "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "rnn", "seq2seq", "slim",
+    "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """
 layers: python -> contrib.layers
 layers.python: layers -> contrib.layers
 layers.python.layers: initializers layers optimizers regularizers -> contrib.layers
-layers.python.layers: utils -> tf1.layer_arguments
+layers.python.layers: utils -> contrib.named_outputs
 learn: python -> contrib.learn
 learn.python: learn -> contrib.learn
 learn.python.learn: datasets ->
@@ -74,6 +77,7 @@ seq2seq.python.ops: attention_wrapper basic_decoder beam_search_decoder beam_sea
     -> contrib.seq2seq
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
+slim.python.slim: nets -> contrib.slim.nets
 training: python -> contrib.training
 training.python: training -> contrib.training
 training.python.training: hparam training -> contrib.training

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from flowrt.contrib.framework import add_arg_scope
+from flowrt.contrib.named_outputs import collect_named_outputs
 from flowrt.contrib.optimize_loss import (
     OPTIMIZER_CLS_NAMES,
     OPTIMIZER_SUMMARIES,
@@ -22,16 +23,16 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.ranges import one_hot
 from flowrt.graph.ops.array.selection import embedding_lookup
-from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.arithmetic import add_n, multiply
 from flowrt.graph.ops.elementwise.comparison import where
 from flowrt.graph.ops.linalg.matmul import matmul, tensordot
 from flowrt.graph.ops.nn import activations, bias, pooling
 from flowrt.graph.ops.nn.conv_functions import conv2d_transpose as deconvolve
-from flowrt.graph.ops.nn.conv_functions import convolution
+from flowrt.graph.ops.nn.conv_functions import convolution, depthwise_conv2d
 from flowrt.graph.ops.nn.moments import batch_normalization as normalize
 from flowrt.graph.ops.nn.moments import moments
-from flowrt.graph.ops.nn.softmax import softmax
+from flowrt.graph.ops.nn.softmax import softmax as soft_maximum
 from flowrt.graph.source import misuse
 from flowrt.graph.typing import Ints, NumericLike, PaddingName, ShapeTensorLike
 from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
@@ -47,8 +48,10 @@ __all__ = [
     "OPTIMIZER_CLS_NAMES", "OPTIMIZER_SUMMARIES", "adaptive_clipping_fn", "apply_regularization",
     "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose", "convolution2d",
     "convolution2d_transpose", "dropout", "elu", "embed_sequence", "flatten", "fully_connected",
-    "l1_l2_regularizer", "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d",
-    "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat", "softmax", "stack", "sum_regularizer",
+    "instance_norm", "l1_l2_regularizer",
+    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d",
+    "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat",
+    "separable_conv2d", "separable_convolution2d", "softmax", "stack", "sum_regularizer",
     "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
 ]  # fmt: skip
 
@@ -98,9 +101,9 @@ def _finish(
     return _collected(outputs, collections)
 
 
-def _collected(outputs: Tensor, collections: Any) -> Tensor:
-    get_default_graph().add_to_collections(collections, outputs)
-    return outputs
+def _collected(outputs: Tensor, collections: Any, alias: str | None = None) -> Tensor:
+    """``outputs`` in ``collections`` under the name of the layer's scope, by default the current one."""
+    return collect_named_outputs(collections, alias or get_default_graph().get_name_scope(), outputs)
 
 
 def _depth(inputs: Tensor, axis: int, what: str) -> int:
@@ -174,6 +177,43 @@ def conv2d(
 
 
 @add_arg_scope
+def separable_conv2d(
+    inputs: NumericLike, num_outputs: int | None, kernel_size: Ints, depth_multiplier: int = 1,
+    stride: Ints = 1, padding: PaddingName = "SAME", data_format: str = "NHWC", rate: NumericLike = 1,
+    activation_fn: Any = activations.relu, normalizer_fn: Any = None, normalizer_params: Any = None,
+    weights_initializer: Any = XAVIER, pointwise_initializer: Any = None, weights_regularizer: Any = None,
+    biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """A convolution of each channel by ``depth_multiplier`` filters, then one of 1 x 1 that mixes what comes
+    out into ``num_outputs`` channels; None leaves that out.
+    """
+    inputs = convert_to_tensor(inputs)
+    with variable_scope(scope, "SeparableConv2d", [inputs], reuse=reuse):
+        depth = _depth(inputs, 1 if data_format == "NCHW" else -1, "separable_conv2d")
+        make = _maker(inputs, trainable, variables_collections)
+        wide, regularizer = depth * depth_multiplier, weights_regularizer
+        depthwise = make(
+            "depthwise_weights", [*_pair(kernel_size), depth, depth_multiplier], weights_initializer,
+            regularizer,
+        )  # fmt: skip
+        steps, rates = _pair(stride), _pair(rate)
+        strides = [1, 1, *steps] if data_format == "NCHW" else [1, *steps, 1]
+        outputs = depthwise_conv2d(inputs, depthwise, strides, padding, rates, data_format=data_format)
+        if num_outputs is not None:
+            mixing = make(
+                "pointwise_weights", [1, 1, wide, num_outputs], pointwise_initializer or weights_initializer,
+                regularizer,
+            )  # fmt: skip
+            outputs = convolution(outputs, mixing, "VALID", data_format=data_format)
+        return _finish(
+            outputs, make, num_outputs or wide, (biases_initializer, biases_regularizer),
+            (normalizer_fn, normalizer_params), activation_fn, outputs_collections, data_format,
+        )  # fmt: skip
+
+
+@add_arg_scope
 def conv2d_transpose(
     inputs: NumericLike, num_outputs: int, kernel_size: Ints, stride: Ints = 1, padding: PaddingName = "SAME",
     data_format: str = "NHWC", activation_fn: Any = activations.relu, normalizer_fn: Any = None,
@@ -220,7 +260,7 @@ def _pooling(name: str, pool: Callable[..., Tensor], default_scope: str) -> Call
         first = data_format == "NCHW"
         window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel_size, stride))
         outputs = pool(inputs, window, steps, padding, data_format=data_format, name=scope or default_scope)
-        return _collected(outputs, outputs_collections)
+        return _collected(outputs, outputs_collections, outputs.op.name)
 
     pooled.__name__ = pooled.__qualname__ = name
     pooled.__doc__ = f"See `nn.{pool.__name__}`."
@@ -299,6 +339,33 @@ def layer_norm(
 
 
 @add_arg_scope
+def instance_norm(
+    inputs: Any, center: bool = True, scale: bool = True, epsilon: float = 1e-6, activation_fn: Any = None,
+    param_initializers: Any = None, reuse: Any = None, variables_collections: Any = None,
+    outputs_collections: Any = None, trainable: bool = True, data_format: str = "NHWC", scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """Each channel of each image normalized by its mean and deviation, times ``gamma``, plus ``beta``.
+
+    D. Ulyanov et al., Instance Normalization (2016).
+    """
+    inputs = convert_to_tensor(inputs)
+    at = 1 if data_format.startswith("NC") else inputs.shape.rank - 1
+    with variable_scope(scope, "InstanceNorm", [inputs], reuse=reuse):
+        channels = _depth(inputs, at, "instance_norm")
+        initializers = {"beta": Zeros(), "gamma": Ones(), **(param_initializers or {})}
+        make = _maker(inputs, trainable, variables_collections)
+        beta, gamma = (
+            make(name, [channels], initializers[name], None) if is_there else None
+            for name, is_there in (("beta", center), ("gamma", scale))
+        )
+        axes = [axis for axis in range(1, inputs.shape.rank) if axis != at]
+        sizes = [-1 if axis == at else 1 for axis in range(inputs.shape.rank)]
+        offset, factor = (each if each is None else reshape(each, sizes) for each in (beta, gamma))
+        outputs = normalize(inputs, *moments(inputs, axes, keepdims=True), offset, factor, epsilon)
+        return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
+
+
+@add_arg_scope
 def dropout(
     inputs: NumericLike, keep_prob: NumericLike = 0.5, noise_shape: ShapeTensorLike = None,
     is_training: Any = True, outputs_collections: Any = None, scope: str | None = None,
@@ -338,6 +405,12 @@ def bias_add(
         biases = make("biases", sizes, initializer, regularizer)
         outputs = bias.bias_add(inputs, biases, data_format=data_format)
         return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
+
+
+@add_arg_scope
+def softmax(logits: NumericLike, scope: str | None = None) -> Tensor:
+    """See `nn.softmax`, over the last axis."""
+    return soft_maximum(logits, name=scope or "softmax")
 
 
 @add_arg_scope
@@ -427,6 +500,7 @@ def apply_regularization(regularizer: Any, weights_list: Sequence[Any] | None = 
 
 
 convolution2d, convolution2d_transpose = conv2d, conv2d_transpose
+separable_convolution2d = separable_conv2d
 
 
 __getattr__ = missing_from("contrib.layers")

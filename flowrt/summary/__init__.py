@@ -1,6 +1,7 @@
 """Summaries: ops that describe a step, and the writer that puts them into files for TensorBoard.
 
     flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops that return messages
+    flowrt/graph/ops/text/wave_files.py  audio: the same for sounds
     writer.py                            FileWriter: messages with step and time
     event_file.py                        the file format
 
@@ -15,6 +16,7 @@ from flowrt.graph.ops.text.summaries import merge as merge
 from flowrt.graph.ops.text.summaries import merge_all as merge_all
 from flowrt.graph.ops.text.summaries import scalar as scalar
 from flowrt.graph.ops.text.summaries import text as text
+from flowrt.graph.ops.text.wave_files import audio as audio
 from flowrt.protos.event_pb2 import Event as Event
 from flowrt.protos.event_pb2 import SessionLog as SessionLog
 from flowrt.protos.event_pb2 import Summary as Summary

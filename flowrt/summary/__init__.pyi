@@ -7,6 +7,7 @@ from flowrt.graph.ops.text.summaries import merge as merge
 from flowrt.graph.ops.text.summaries import merge_all as merge_all
 from flowrt.graph.ops.text.summaries import scalar as scalar
 from flowrt.graph.ops.text.summaries import text as text
+from flowrt.graph.ops.text.wave_files import audio as audio
 from flowrt.protos.event_pb2 import Event as Event
 from flowrt.protos.event_pb2 import SessionLog as SessionLog
 from flowrt.protos.event_pb2 import Summary as Summary

@@ -45,7 +45,7 @@ the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
     SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
-    edit_distance deserialize_many_sparse serialize_many_sparse
+    deserialize_many_sparse serialize_many_sparse
     serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
     sparse_reset_shape sparse_slice sparse_softmax sparse_split
@@ -77,7 +77,7 @@ there are no quantized dtypes. Instead: round, clip_by_value and cast
     nn.quantized_avg_pool nn.quantized_conv2d nn.quantized_max_pool nn.quantized_relu_x
     train.do_quantize_training_on_graphdef
 there is no such operation. Instead: NumPy's or SciPy's in a py_func
-    audio betainc decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
+    betainc decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
     igamma igammac lbeta matrix_solve_ls matrix_square_root zeta nn.dilation2d nn.erosion2d
     nn.fractional_avg_pool nn.fractional_max_pool
 there is one hash of strings. Instead: strings.to_hash_bucket_fast
@@ -87,6 +87,8 @@ compiled operations cannot be loaded. Instead: py_func, custom_gradient
     load_op_library load_library load_file_system_library user_ops sysconfig
 its functions are at the top level. Instead: reshape, reverse, roll, tile, gather_nd, scatter_nd
     manip
+its functions are at the top level. Instead: fake_quant_with_min_max_vars
+    quantization
 its functions are in signal. Instead: signal.rfft, signal.dct
     spectral
 operations are created by public functions only. Instead: the functions of flowrt and flowrt.nn
@@ -186,8 +188,8 @@ PUBLIC_NAMESPACES = [
     "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
-    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal", "quantization",
-    "feature_column",
+    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
+    "feature_column", "audio", "contrib.metrics",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 

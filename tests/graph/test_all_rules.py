@@ -184,7 +184,7 @@ WITHOUT_RULE = {
     },
     "of a size that only values determine": {
         "DynamicPartition", "DynamicStitch", "ListDiff", "NonMaxSuppressionByClass",
-        "CTCBeamSearchDecoder", "CTCGreedyDecoder",
+        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "EditDistance",
         "NonMaxSuppressionV2", "NonMaxSuppressionV3", "NonMaxSuppressionV4", "NonMaxSuppressionV5",
         "SegmentMax", "SegmentMean", "SegmentMin", "SegmentProd", "SegmentSum", "SparseFillEmptyRows",
         "SparseReshape", "SparseToDense", "Unique", "UniqueWithCounts", "Where",
@@ -193,7 +193,8 @@ WITHOUT_RULE = {
     "made when layouts have been lowered": {"GatherTogether", "TakeApart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},
     "of files in memory, each a host's": {
-        "DecodeBmp", "DecodeCSV", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng", "EncodeJpeg",
+        "AudioSummaryV2", "DecodeBmp", "DecodeCSV", "DecodeGif", "DecodeImage", "DecodeJpeg", "DecodePng",
+        "DecodeWav", "EncodeJpeg", "EncodeWav",
         "EncodePng", "ParseExample", "ParseSingleExample",
     },
     "of texts and summaries, which are computed once": {

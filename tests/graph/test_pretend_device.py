@@ -33,10 +33,10 @@ from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
-    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics CoalescedAllGather
-    CoalescedReduceScatter DecodeBmp DecodeCSV DecodeGif DecodeImage DecodeJpeg DecodePng DecodeRaw
-    DropWords EncodeJpeg EncodePng ExpectData Gather HistogramSummary ImageSummary
-    InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints ParseExample
+    AllGather AllReduce AllToAll AsString Assert AudioSummaryV2 Barrier Broadcast CheckNumerics
+    CoalescedAllGather CoalescedReduceScatter DecodeBmp DecodeCSV DecodeGif DecodeImage DecodeJpeg DecodePng
+    DecodeRaw DecodeWav DropWords EncodeJpeg EncodePng EncodeWav ExpectData Gather HistogramSummary
+    ImageSummary InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints ParseExample
     ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce
     ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter
     ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace
@@ -52,7 +52,8 @@ of other graphs among it. Collectives are expanded before placement. (`_Send`, w
 WAITING = """
     CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
-    DrawBoundingBoxesV2 DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt
+    DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance LinearRecurrence ListDiff
+    Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
     NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
     RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd

@@ -77,7 +77,7 @@ def quantized(tf, rng):
             fetches[f"args{key}"] = found = tf.fake_quant_with_min_max_args(x, -3, 5, **options)
             fetches[f"args_slope{key}"] = tf.gradients(found, x)[0]
             for name, ends in (("vars", [low[0], high[0]]), ("vars_per_channel", [low, high])):
-                found = getattr(tf.quantization, f"fake_quant_with_min_max_{name}")(x, *ends, **options)
+                found = getattr(tf, f"fake_quant_with_min_max_{name}")(x, *ends, **options)
                 fetches[f"{name}{key}"] = found
                 for i, slope in enumerate(tf.gradients(found, [x, *ends])):
                     fetches[f"{name}_slope{i}{key}"] = slope

@@ -37,7 +37,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV", "ParseExample", "ParseSingleExample",
+        "DecodeWav", "EncodeWav", "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV", "ParseExample",
+        "ParseSingleExample",
         "StringFormat", "StringNGrams", "StringSplit", "StringSplitV2", "StringToHashBucketFast",
         "ShardedFilename", "ShardedFilespec",
     ),
@@ -52,12 +53,13 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _GRADIENT: ("ConcatOffset", "CTCLoss", "LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),
     _SIZES: (
-        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Bitcast",
+        "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Bitcast", "EditDistance",
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
         "TensorListScatterIntoExistingList", "SpaceToBatchND", "BatchToSpaceND", "MaxPoolWithArgmax",
         "DenseBincount", "SparseReshape", "SparseFillEmptyRows",
     ),
-    _SUMMARY: ("ScalarSummary", "HistogramSummary", "TensorSummaryV2", "ImageSummary", "MergeSummary"),
+    _SUMMARY: ("AudioSummaryV2",
+               "ScalarSummary", "HistogramSummary", "TensorSummaryV2", "ImageSummary", "MergeSummary"),
 }  # fmt: skip
 """The ops without effects, by reason; those with effects need no list."""
 

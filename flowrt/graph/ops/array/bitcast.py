@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.typing import NumericLike
 
 
 def _bitcast_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -49,7 +50,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros((0, 8), np.uint8), type=dtypes.complex64)
 
 
-bitcast: OpDef[Tensor] = define_op(
+bitcast_op: OpDef[Tensor] = define_op(
     "Bitcast",
     "input: T in NUMERIC -> output: type in NUMERIC",
     attrs="type: type",
@@ -57,11 +58,18 @@ bitcast: OpDef[Tensor] = define_op(
     kernel=_bitcast,
     vjp=NONDIFFERENTIABLE,
     samples=_samples,
-    doc="""The input's bytes as elements of the dtype ``type``: of the same shape if they have the same size;
+    doc="The input's bytes as elements of another dtype.",
+)
+
+
+def bitcast(input: NumericLike, type: DTypeLike, name: str | None = None) -> Tensor:
+    """The bytes of ``input`` as elements of the dtype ``type``: of the same shape if they have the same size;
     smaller ones get a dimension at the end, larger ones lose it.
+
+    Raises `InvalidArgumentError` where the last dimension is not one larger element.
 
     Example:
         >>> tf.bitcast([1.0, -2.0], tf.uint32).eval()
         array([1065353216, 3221225472], dtype=uint32)
-    """,
-)
+    """
+    return bitcast_op(input, type=as_dtype(type), name=name)

@@ -97,6 +97,7 @@ from flowrt.graph.ops.text import (
     checkpoint_files,
     crossing,
     csv_lines,
+    edit_distance,
     examples,
     files,
     formatting,
@@ -106,5 +107,6 @@ from flowrt.graph.ops.text import (
     splitting,
     strings,
     summaries,
+    wave_files,
     words,
 )

@@ -2,6 +2,7 @@
 
 strings, formatting  ops on strings; numbers as text
 splitting, hashing   parts of strings; numbers that stand for strings
+edit_distance        distances of sequences in edits
 crossing             combinations of categories, and their hashes
 words                splitting strings, dropping and counting words
 python_calls         py_func, print, group, tuple
@@ -12,5 +13,6 @@ csv_lines            comma-separated values
 examples             `Example` messages, parsed
 image_codecs         images decoded and encoded
 files                files read and written
+wave_files           sounds decoded and encoded
 summaries            values reported to TensorBoard
 """

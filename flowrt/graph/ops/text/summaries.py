@@ -100,8 +100,8 @@ def scalar(
         >>> with tf.summary.FileWriter('logs') as writer:
         ...     writer.add_summary(session.run(tf.summary.merge_all()), global_step=1)
     """
-    with _tagged(name, family) as (scope, tag):
-        return _collected(scalar_summary(tag, tensor, name=scope), collections)
+    with tagged(name, family) as (scope, tag):
+        return collected(scalar_summary(tag, tensor, name=scope), collections)
 
 
 # --- histograms
@@ -171,8 +171,8 @@ def histogram(
         >>> tf.summary.histogram('weights', weights).op.name
         'weights'
     """
-    with _tagged(name, family) as (scope, tag):
-        return _collected(histogram_summary(tag, values, name=scope), collections)
+    with tagged(name, family) as (scope, tag):
+        return collected(histogram_summary(tag, values, name=scope), collections)
 
 
 # --- text
@@ -203,11 +203,11 @@ def text(name: str, tensor: TensorLike, collections: Sequence[str] | None = None
 
     Arguments as for `scalar`.
     """
-    with _tagged(name, None) as (scope, tag):
+    with tagged(name, None) as (scope, tag):
         strings = convert_to_tensor(tensor)
         if strings.dtype is not dtypes.string:
             raise DTypeError(f"summary.text {tag!r}: expected strings; got {strings.dtype.name}")
-        return _collected(tensor_summary(tag, strings, _TEXT_METADATA, name=scope), collections)
+        return collected(tensor_summary(tag, strings, _TEXT_METADATA, name=scope), collections)
 
 
 # --- images
@@ -296,8 +296,8 @@ def image(
         >>> tf.summary.image('digits', digits, max_outputs=2).dtype
         flowrt.string
     """
-    with _tagged(name, family) as (scope, tag):
-        return _collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
+    with tagged(name, family) as (scope, tag):
+        return collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
 
 
 # --- merging
@@ -358,7 +358,7 @@ def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None =
 
 
 @contextmanager
-def _tagged(name: str, family: str | None) -> Iterator[tuple[str, str]]:
+def tagged(name: str, family: str | None) -> Iterator[tuple[str, str]]:
     """The scope of a new summary, which is also its operation's name, and its tag."""
     prefix = _clean(family) if family else None
     with get_default_graph().name_scope(f"{prefix}/{_clean(name)}" if prefix else _clean(name)) as scope:
@@ -370,6 +370,6 @@ def _clean(name: str) -> str:
     return re.sub(r"[^-/\w.]", "_", name, flags=re.ASCII).lstrip("/")
 
 
-def _collected(summary: Tensor, collections: Sequence[str] | None) -> Tensor:
+def collected(summary: Tensor, collections: Sequence[str] | None) -> Tensor:
     get_default_graph().add_to_collections((SUMMARIES,) if collections is None else collections, summary)
     return summary

@@ -1,6 +1,10 @@
-"""``flowrt.contrib.slim``: layers, `arg_scope` and variables under the name that model definitions import."""
+"""``flowrt.contrib.slim``: layers, `arg_scope` and variables under the name that model definitions import.
+
+nets   published networks for images
+"""
 
 from flowrt.contrib import layers, losses, model_analyzer
+from flowrt.contrib import named_outputs as utils
 from flowrt.contrib.framework import (
     add_arg_scope,
     arg_scope,
@@ -22,6 +26,7 @@ from flowrt.contrib.layers import (
     dropout,
     flatten,
     fully_connected,
+    instance_norm,
     l1_l2_regularizer,
     l1_regularizer,
     l2_regularizer,
@@ -29,11 +34,15 @@ from flowrt.contrib.layers import (
     max_pool2d,
     one_hot_encoding,
     repeat,
+    separable_conv2d,
+    separable_convolution2d,
     softmax,
     stack,
     variance_scaling_initializer,
     xavier_initializer,
+    xavier_initializer_conv2d,
 )
+from flowrt.contrib.slim import nets
 from flowrt.tf1.missing_names import missing_from
 
 initializers = layers  # which has them too
@@ -44,7 +53,9 @@ __all__ = [
     "get_model_variables", "get_or_create_global_step", "get_trainable_variables", "get_variables",
     "get_variables_to_restore", "initializers", "l1_l2_regularizer", "l1_regularizer",
     "l2_regularizer", "layer_norm", "layers", "losses", "max_pool2d", "model_analyzer", "model_variable",
-    "one_hot_encoding", "repeat", "softmax", "stack", "variance_scaling_initializer", "xavier_initializer",
+    "nets", "utils", "instance_norm", "one_hot_encoding", "repeat", "separable_conv2d",
+    "separable_convolution2d", "softmax", "stack", "variance_scaling_initializer", "xavier_initializer",
+    "xavier_initializer_conv2d",
 ]  # fmt: skip
 
 __getattr__ = missing_from("contrib.slim")

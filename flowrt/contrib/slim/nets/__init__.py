@@ -1,0 +1,12 @@
+"""``flowrt.contrib.slim.nets``: published networks for images. Their variables have the names of those in public
+checkpoints.
+
+resnet_utils   blocks of residual units; the default arguments of residual networks
+resnet_v1      residual networks
+resnet_v2      residual networks with normalization before each convolution
+vgg            VGG
+"""
+
+from flowrt.contrib.slim.nets import resnet_utils, resnet_v1, resnet_v2, vgg
+
+__all__ = ["resnet_utils", "resnet_v1", "resnet_v2", "vgg"]
