@@ -56,7 +56,7 @@ class Explanation(NamedTuple):
         return "\n".join(_lines(self))
 
     def only(self, pattern: str) -> Explanation:
-        """What there is of operations in whose names the regular expression ``pattern`` occurs. Raises
+        """The same of the operations that have the regular expression ``pattern`` in their names. Raises
         `InvalidArgumentError` for another text, and `NotFoundError` if there is no such operation.
         """
         names = regex(pattern)

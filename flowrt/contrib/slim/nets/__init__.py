@@ -1,5 +1,5 @@
-"""``flowrt.contrib.slim.nets``: published networks for images. Their variables have the names of those in public
-checkpoints.
+"""``flowrt.contrib.slim.nets``: published networks for images. Their variables have the names of those in
+public checkpoints.
 
 resnet_utils   blocks of residual units; the default arguments of residual networks
 resnet_v1      residual networks
