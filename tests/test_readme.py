@@ -304,6 +304,7 @@ def test_the_quick_facts_are_right() -> None:
     rows = re.findall(r"^\| (\w+) \| (.*) \|$", text_of("README.md").partition("## ")[0], re.MULTILINE)
     facts = dict(rows)
     assert facts["Version"].startswith(project["version"])
+    assert f"version: {project['version']}\n" in text_of("CITATION.cff")
     assert project["requires-python"] == f">={facts['Python'].split()[0]}"
     assert facts["Licence"] == project["license"]
     needed = [re.match(r"[\w-]+", each) for each in project["dependencies"]]
