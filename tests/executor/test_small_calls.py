@@ -94,6 +94,27 @@ def test_gathers(ids, dtype):
     np.testing.assert_array_equal(out, params[ids])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+@pytest.mark.parametrize(
+    "ids", [np.array([[3], [0], [3]]), np.array([[[1]], [[2]]], np.int32)], ids=["3", "2"]
+)
+def test_scattered_rows(ids, dtype):
+    """Of equal indices, the first is added first: the bits are NumPy's."""
+    rows = np.random.default_rng(0).normal(size=(*ids.shape[:-1], 37, 5), scale=9).astype(dtype)
+    node = node_of(lambda: tf.scatter_nd(ids, rows, [4, 37, 5]))
+    out, expected = np.ones((4, 37, 5), dtype), np.zeros((4, 37, 5), dtype)
+    call = small_call(node, (ids, rows, np.array([4, 37, 5])), (out,))
+    np.add.at(expected, ids[..., 0], rows)
+    for _ in range(2):
+        execute(call)
+        np.testing.assert_array_equal(out, expected)
+    ids = ids.copy()
+    ids.flat[1] = 4
+    call = small_call(node, (ids, rows, np.array([4, 37, 5])), (out,))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected an index in \[0, 4\); got 4$"):
+        execute(call)
+
+
 @pytest.mark.parametrize("wrong", [-1, 4, 2**31 - 1, -(2**31)])
 def test_a_gather_refuses_what_is_no_row(wrong):
     params, ids, out = np.ones((4, 2), "f"), np.array([1, 1], np.int32), np.empty((2, 2), "f")

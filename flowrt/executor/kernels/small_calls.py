@@ -1,5 +1,5 @@
 """Compiled calls of small operations that are in no fused loop: matrix product, sum, concat, reshape, gather,
-select, row sums, argmax and max.
+select, row sums, argmax and max; and of scattered rows of any size, each of which takes NumPy 1 us.
 
 Each takes a fraction of NumPy's dispatch time; and it is machine code, so that it can be part of a compiled
 loop (`flowrt.executor.lists.compiled_body`).
@@ -24,7 +24,7 @@ from flowrt.executor.program.instruction import Checked
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op, pack
-from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.gather_scatter import gather_op, scatter_nd
 from flowrt.graph.ops.array.reductions import all_op, any_op, max_op, mean_op, min_op, prod_op, sum_op
 from flowrt.graph.ops.base.indexing import check_range
 from flowrt.graph.ops.base.shape_manipulation import reshape
@@ -34,7 +34,7 @@ from flowrt.graph.ops.linalg.matmul import matmul_op
 from flowrt.graph.ops.nn.bias import bias_add_grad
 from flowrt.graph.shapes import is_static
 from flowrt.loops.llvm_product import Product, Registers, Strides, llvm_product
-from flowrt.loops.llvm_rows import NUMBER, REFUSED, gather
+from flowrt.loops.llvm_rows import NUMBER, REFUSED, gather, scatter_add
 from flowrt.loops.loop_program import LoopBuilder, Store
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -56,7 +56,7 @@ NS_PER_PRODUCT = 0.01
 
 
 NS_PER_ROW, NS_PER_BYTE = 5.0, 0.06
-"""Time per row and per byte of a gather."""
+"""Time per row and per byte of a gather, or of rows that are added."""
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> MachineCall | Checked | None:
@@ -64,7 +64,7 @@ def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Ma
     make = _CALLS.get(node.op)
     if (
         make is None
-        or sum(array.size for array in out) > MAX_SMALL
+        or (sum(array.size for array in out) > MAX_SMALL and node.op is not scatter_nd)
         or any(isinstance(a, Later) for a in arguments)
     ):
         return None
@@ -128,9 +128,30 @@ def _gather(
         return None
     if indices.dtype.name not in ("int32", "int64") or params.dtype.kind == "O":
         return None
-    nanoseconds = NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes
-    table = Table.of([*arrays, rows, nbytes, 0, 0], nanoseconds)
-    call = MachineCall(compiled(gather(indices.dtype.name)), table, 0, indices.size)
+    return _by_index(gather(indices.dtype.name), arrays, rows, nbytes)
+
+
+def _scatter(indices: Array, updates: Array, shape: Any, out: Sequence[Array]) -> Checked | None:
+    """Rows that are added to rows of zeros. Indices are checked afterwards."""
+    (target,) = out
+    arrays = (target, indices, updates)
+    is_right = target.ndim > 0 and updates.shape == indices.shape[:-1] + target.shape[1:]
+    is_plain = all(array.flags.c_contiguous and is_fit(array) for array in arrays)
+    if indices.shape[-1:] != (1,) or not (is_right and is_plain and target.size and updates.size):
+        return None
+    if indices.dtype.name not in ("int32", "int64") or updates.dtype != target.dtype or target.dtype == bool:
+        return None
+    text = scatter_add(indices.dtype.name, target.dtype.name)
+    adds = _by_index(text, arrays, len(target), updates.size // indices.size)
+    return adds._replace(call=in_sequence([clear_call(target), adds.call]))
+
+
+def _by_index(text: str, arrays: Sequence[Array], rows: int, length: int) -> Checked:
+    """A loop over the indices, the second of ``arrays``, of ``rows``: see `flowrt.loops.llvm_rows`."""
+    _, indices, others = arrays
+    nanoseconds = NS_PER_ROW * indices.size + NS_PER_BYTE * others.nbytes
+    table = Table.of([*arrays, rows, length, 0, 0], nanoseconds)
+    call = MachineCall(compiled(text), table, 0, indices.size)
     status = table.words.data  # a look-up takes 40 ns, an array element's 100
 
     def check() -> None:
@@ -227,6 +248,7 @@ _CALLS: Mapping[OpDef, Callable[..., MachineCall | Checked | None]] = {
     reshape: _reshape,
     pack: _pack,
     gather_op: _gather,
+    scatter_nd: _scatter,
     bias_add_grad: _bias_gradient,
     select: _select,
     sum_op: _unreduced,
