@@ -157,6 +157,7 @@ def _by_index(text: str, arrays: Sequence[Array], rows: int, length: int) -> Che
     def check() -> None:
         if status[REFUSED]:
             status[REFUSED] = 0
+            check_range(np, "indices", indices, rows)  # says where it is, unless a loop has gone on
             check_range(np, "indices", np.array(status[NUMBER]), rows)
 
     return Checked(call, check)
