@@ -24,7 +24,7 @@ from flowrt.plan.cluster.cluster_file import (
     this_host,
 )
 from flowrt.plan.cluster.probed_links import probed_links, with_kept_links
-from flowrt.plan.explain import TextRow, estimates_text, explain, predicted, scaling_text
+from flowrt.plan.explain import TextRow, estimates_text, explain, if_fewer, predicted, scaling_text
 from flowrt.plan.machine import CORE
 from flowrt.plan.plan_file import Plan, read_plan, variables_of, write_plan
 from flowrt.plan.plan_record import FILE, record_of, write_record
@@ -112,6 +112,7 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
         return estimates_text(sorted([*found.fitting, *found.too_large], key=lambda each: each.nbytes))
     planned = task.planned(arguments.top) if given is None else task.given(given)
     rows = explain(planned, task.machine, recorded.samples)
+    rows += if_fewer(planned.best, task.on_fewer()) if given is None else []
     if arguments.device_hours is not None:
         rows.append(if_devices_fail(planned.best, arguments.device_hours, arguments.checkpoint_s))
     if arguments.late_ms is not None:

@@ -17,6 +17,9 @@ from flowrt.profiler.text_table import aligned
 SHOWN = 5
 """The number of other choices that are shown."""
 
+CLEARLY = 0.9
+"""An estimate of at most this share of a played step is not a matter of how either is found."""
+
 WORDS = {
     "all_reduce": "all-reduces", "all_gather": "all-gathers", "reduce_scatter": "reduce-scatters",
     "all_to_all": "all-to-alls", "broadcast": "broadcasts", "message": "sends",
@@ -56,6 +59,16 @@ def explain(planned: Planned, machine: Machine, samples: int) -> list[TextRow]:
             for i, each in enumerate(others(planned, machine))
         ],
     ]
+
+
+def if_fewer(best: Candidate, fewer: Estimate | None) -> list[TextRow]:
+    """A row that tells of a step on ``fewer`` devices, if it is faster than the ``best`` on all of them."""
+    if fewer is None or fewer.seconds > CLEARLY * best.seconds:
+        return []
+    count, all_of_them = fewer.choice.devices, best.choice.devices
+    times = f"{best.seconds / fewer.seconds:.1f} times as fast"
+    what = f"{count} device{'s' if count > 1 else ''} of the {all_of_them}: {seconds_text(fewer.seconds)}"
+    return [("fewer", f"{what} by estimates, {times}; see --sweep devices=1..{all_of_them}")]
 
 
 def predicted(best: Candidate, samples: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, cached_property
 from typing import NamedTuple, final
@@ -192,6 +193,15 @@ class Task:
                 f"divided; got {', '.join(map(str, sizes))}"
             )
         return found
+
+    def on_fewer(self) -> Estimate | None:
+        """The best estimate for fewer devices, half as many each time; None if there is none."""
+        sizes = [1 << k for k in range(self.machine.devices.bit_length()) if 1 << k < self.machine.devices]
+        found = list[Estimate]()
+        for size in sizes:
+            with suppress(OpError):  # the batch, a host or the memory of a device does not allow it
+                found.append(self._best(size))
+        return min(found, key=lambda each: each.seconds, default=None)
 
     def _best(self, size: int) -> Estimate:
         machine = ClusterMachine(resized(self.cluster, size))

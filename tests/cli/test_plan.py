@@ -73,6 +73,9 @@ def test_a_plan_says_what_and_why_and_is_not_run(
     sizes = dict(word.rstrip(",").split("=") for word in rows["mesh"].split() if "=" in word)
     assert int(sizes["dp"]) * int(sizes["tp"]) * int(sizes["pp"]) == 8
     assert "of 1 GiB" in rows["memory"]
+    assert re.match(
+        r"fewer +(1 device|[24] devices) of the 8: .* by estimates, \d.\d times as", rows["fewer"]
+    )
     assert "trained" not in text
 
 
@@ -187,6 +190,13 @@ def test_scaling(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert [line.split()[0] for line in text.splitlines()[1:5]] == ["1", "2", "4", "8"]
     assert "Amdahl:" in text
     assert "Gustafson" in text
+
+
+def test_no_fewer_devices_where_all_are_the_fastest(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fast = CLUSTER.replace("GB/s", "TB/s").replace('us"', 'ns"').replace("= 1e12", "= 1e9")
+    assert "fewer" not in planned(capsys, script, "--cluster", cluster(tmp_path, fast), "--top", "1")
 
 
 def test_failures_and_stragglers(script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
