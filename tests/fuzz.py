@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from google.protobuf.message import DecodeError
+from google.protobuf.message import Message as ProtocolMessage
 
 import flowrt as tf
 import flowrt.onnx
@@ -42,7 +43,7 @@ from flowrt.graph.pipeline.schedule_file import format_schedule, parse_schedule
 from flowrt.graph.pipeline.schedules import order
 from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.protos import graph_pb2
+from flowrt.protos import graph_pb2, meta_graph_pb2
 from flowrt.rendezvous.channel import framing
 from flowrt.saved_model.frozen_graph import load_frozen_graph
 from flowrt.saved_model.loader import load_model
@@ -53,6 +54,7 @@ from flowrt.storage.tensor_bundle import TensorBundle
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.train.checkpoints.checkpoint import write_checkpoint
 from flowrt.train.checkpoints.checkpoint_format import decode_manifest
+from tests import damaged_messages
 from tests.onnx import damaged_models
 from tests.saved_model import test_tfjs
 from tests.storage.tables import table_of
@@ -74,12 +76,23 @@ BUNDLE_DATA, BUNDLE_KEYS = ".data-00000-of-00001", (b"", b"texts", b"by_rows")
 
 
 class Target(NamedTuple):
-    """A reader, good inputs, and its share of all inputs."""
+    """A reader, good inputs, and its share of all inputs. ``kind``: the inputs are such messages. Half of the
+    damaged ones then still are: of damaged bytes it is one in twenty.
+    """
 
     name: str
     share: int
     samples: Sequence[bytes]
     read: Callable[[bytes, Random], object]
+    kind: type[ProtocolMessage] | None = None
+
+    def input(self, random: Random) -> bytes:
+        sample, other = random.choice(self.samples), random.choice(self.samples)
+        if self.kind is None or random.random() < 0.5:
+            return damaged(sample, other, random)
+        message = self.kind.FromString(sample)
+        damaged_messages.change(message, random)
+        return message.SerializeToString()
 
 
 def damaged(sample: bytes, other: bytes, random: Random) -> bytes:
@@ -338,17 +351,17 @@ def _targets() -> list[Target]:
     block = b"\0\1\5aaaaaa\1\1\2bcc" + struct.pack("<II", 0, 1)
     return [
         Target("frames", 30, [b"".join(map(bytes, pieces)), bytes(framing.encode(2, b"")[0])], _read_frames),
-        Target("messages", 30, [message.header for message in messages], _read_message),
+        Target("messages", 30, [message.header for message in messages], _read_message, pb.Envelope),
         Target("manifests", 15, [_manifest()], _read_manifest),
         Target("schedules", 15, schedules, _read_schedule),
-        Target("extensions", 5, [extension], _read_extension),
-        Target("graph_defs", 5, _graph_defs(), _read_graph_def),
+        Target("extensions", 5, [extension], _read_extension, pb.Envelope),
+        Target("graph_defs", 5, _graph_defs(), _read_graph_def, graph_pb2.GraphDef),
         Target("tables", 5, [b"\0" + block, compressed], _read_table),
         Target("bundles", 2, [bytes([i]) + entries[key] for i, key in enumerate(BUNDLE_KEYS)], _read_bundle),
         Target("slices", 2, [bytes([i]) + value for i, value in enumerate(listed)], _read_slices),
-        Target("saved_models", 2, _saved_models(), _read_saved_model),
+        Target("saved_models", 2, _saved_models(), _read_saved_model, meta_graph_pb2.SavedModel),
         Target("frozen", 2, [data for g in _graph_defs() for data in (g, _as_text(g))], _read_frozen),
-        Target("meta_graphs", 2, _meta_graphs(), _read_meta_graph),
+        Target("meta_graphs", 2, _meta_graphs(), _read_meta_graph, meta_graph_pb2.MetaGraphDef),
         Target("tfjs", 2, [_graph_model()["model.json"]], _read_tfjs),
         Target("safetensors", 2, _safetensors(), _read_safetensors),
         Target("onnx", 5, damaged_models.samples(), _read_onnx),
@@ -384,7 +397,7 @@ def run(
             before = _memory()
         target = turns[number % len(turns)]
         source = random.Random(f"{seed}/{number}")
-        data = damaged(source.choice(target.samples), source.choice(target.samples), source)
+        data = target.input(source)
         inputs[target.name] += 1
         try:
             target.read(data, source)

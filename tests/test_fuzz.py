@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 import pytest
+from google.protobuf.message import DecodeError
 
 from tests import fuzz
 
@@ -14,6 +16,21 @@ def test_the_good_inputs_are_taken(target: fuzz.Target) -> None:
     """Else damage would meet only the first check."""
     for sample in target.samples:
         target.read(sample, Random(1))
+
+
+@pytest.mark.parametrize(
+    "target", [target for target in fuzz._targets() if target.kind], ids=lambda target: target.name
+)
+def test_half_of_damaged_messages_are_messages(target: fuzz.Target) -> None:
+    parsed, other = 0, 0
+    for number in range(100):
+        data = target.input(Random(number))
+        other += data not in target.samples
+        with suppress(DecodeError):
+            target.kind.FromString(data)  # type: ignore[union-attr]
+            parsed += 1
+    assert parsed > 40
+    assert other > 80
 
 
 def test_damaged_inputs_are_taken_or_refused_with_a_typed_error() -> None:
