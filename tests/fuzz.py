@@ -62,8 +62,8 @@ from tests.train.checkpoint_cases import SMALL
 
 PIECE = 50_000
 
-MAX_GROWTH = 32 << 20
-"""Bytes that the process may grow by after a tenth of the inputs: caches fill up, and the heap breaks up."""
+MAX_GROWTH = 16 << 20
+"""Bytes that the process may grow by after a tenth of the inputs: caches fill up."""
 
 TEXT = "%a = Const() {value=f32[3](1.0, 2.0, 3.0)} : f32[3]\n%b = Square(%a) : f32[3]"
 
