@@ -9,9 +9,8 @@ and nodes without outputs are left to `clean_dependencies`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, OpDef
 
 MAX_KEY_BYTES = 4096
-"""A larger array is compared by its digest, so that keys stay small."""
+"""A larger array is its own key, with a hash of some of its bytes: few are compared whole."""
 
 _VALUE_KINDS = frozenset(
     ("int", "bool", "string", "type", "shape", "list(int)", "list(bool)", "list(string)", "list(type)")
@@ -121,5 +120,19 @@ def _frozen(value: Any) -> Hashable:
 def _content(array: np.ndarray[Any, Any]) -> Hashable:
     if array.dtype.kind == "O":
         return tuple(array.ravel().tolist())
-    data = array.tobytes()
-    return data if len(data) <= MAX_KEY_BYTES else hashlib.blake2b(data).digest()
+    return array.tobytes() if array.nbytes <= MAX_KEY_BYTES else _Bytes(array)
+
+
+@final
+class _Bytes:
+    """An array as a key: equal to another one of the same bytes. Both are of one dtype and shape."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self._bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._hash = hash(self._bytes[:: self._bytes.size // MAX_KEY_BYTES].tobytes())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bytes) and np.array_equal(self._bytes, other._bytes)
