@@ -128,7 +128,9 @@ _CALLED_FOR = called_for.__code__
 
 def _is_generated(frame: FrameType) -> bool:
     """Whether ``frame`` is a constructor that `dataclasses` has made for flowrt."""
-    return frame.f_code.co_filename == "<string>" and frame.f_globals["__name__"].startswith("flowrt.")
+    if frame.f_code.co_filename != "<string>":
+        return False
+    return str(frame.f_globals.get("__name__")).startswith("flowrt.")  # what `exec` runs may have none
 
 
 def user_line() -> str | None:

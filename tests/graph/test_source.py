@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import flowrt as tf
 from flowrt.graph.source import Source
 
@@ -52,3 +54,10 @@ def test_calls_of_one_line_from_two_places_differ_at_the_outermost() -> None:
     x = tf.constant(1.0)
     names = [calls(each(x))[-3][0] for each in (train, evaluate, evaluate, train)]
     assert names == ["train", "evaluate", "evaluate", "train"]
+
+
+def test_code_without_a_module_builds() -> None:
+    """As ``exec`` runs it in a namespace that has no name."""
+    found: dict[str, Any] = {"tf": tf}
+    exec("x = tf.constant(1)\ny = x + 1", found)  # noqa: S102
+    assert found["y"].op.type == "AddV2"
