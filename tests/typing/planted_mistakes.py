@@ -86,6 +86,8 @@ def types() -> None:
     tf.train.AdamOptimizer(0.1).minimize(x).shape  # type: ignore[attr-defined]
     tf.argmax(x, 1).op.outputs.dtype  # type: ignore[attr-defined]
     scaled(None)  # type: ignore[arg-type]
+    tf.Variable(0.0, trainble=False)  # type: ignore[call-arg]
+    tf.Variable(0.0).assign_ad(1.0)  # type: ignore[attr-defined]
 
 
 def scaled(value: TensorLike) -> tf.Tensor:

@@ -31,13 +31,10 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
 
     Example:
         >>> tf.debugging.enable_check_numerics()
-        >>> y = tf.log(tf.constant([0.0]) * 1.0)
+        >>> y = tf.log(tf.placeholder(tf.float32, [1], name="x"), name="y")
         >>> tf.debugging.disable_check_numerics()
-        >>> try:
-        ...     session.run(y)
-        ... except tf.errors.InvalidArgumentError as error:
-        ...     print(error.op)
-        Log/CheckNumerics
+        >>> y.op.type, y.op.get_attr("message")
+        ('CheckNumerics', "output 0 of Log 'y', with inputs x:0 float32[1]")
     """
     del stack_height_limit, path_length_limit
     if _checked not in WATCHING:
