@@ -34,15 +34,20 @@ def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, 
     for item, parent in enumerate(parents[1:], 1):
         depths[item] = depths[parent] + 1
     found: dict[int, set[Edge]] = {}
-    for a, b in {(edge[0], edge[1]) for edge in edges}:
-        while depths[a] > depths[b]:
-            a = parents[a]
-        while depths[b] > depths[a]:
-            b = parents[b]
-        while parents[a] != parents[b]:
-            a, b = parents[a], parents[b]
-        if a != b:
-            found.setdefault(parents[a], set()).add((a, b))
+    waiting = {(edge[0], edge[1]) for edge in edges}
+    while waiting:  # a step up at a time: most edges between groups become one
+        above: set[Edge] = set()
+        for a, b in waiting:
+            if parents[a] == parents[b]:
+                if a != b:
+                    found.setdefault(parents[a], set()).add((a, b))
+            elif depths[a] > depths[b]:
+                above.add((parents[a], b))
+            elif depths[b] > depths[a]:
+                above.add((a, parents[b]))
+            else:
+                above.add((parents[a], parents[b]))
+        waiting = above
     return found
 
 
