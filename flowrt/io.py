@@ -8,6 +8,7 @@ from flowrt.functions.parsing import (
     parse_example,
     parse_single_example,
 )
+from flowrt.functions.sequence_examples import parse_single_sequence_example
 from flowrt.graph.ops.text.files import matching_files, read_file, write_file
 from flowrt.graph.ops.text.strings import decode_raw
 from flowrt.image.codecs import (
@@ -32,7 +33,7 @@ __all__ = [
     "TFRecordWriter", "VarLenFeature", "decode_and_crop_jpeg", "decode_bmp", "decode_csv", "decode_gif",
     "decode_image", "decode_jpeg", "decode_png", "decode_raw", "encode_jpeg", "encode_png",
     "extract_jpeg_shape", "gfile", "is_jpeg", "matching_files", "parse_example", "parse_single_example",
-    "read_file", "tf_record_iterator", "write_file", "write_graph",
+    "parse_single_sequence_example", "read_file", "tf_record_iterator", "write_file", "write_graph",
 ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from flowrt.functions.parsing import VarLenFeature as VarLenFeature
 from flowrt.functions.parsing import decode_csv as decode_csv
 from flowrt.functions.parsing import parse_example as parse_example
 from flowrt.functions.parsing import parse_single_example as parse_single_example
+from flowrt.functions.sequence_examples import parse_single_sequence_example as parse_single_sequence_example
 from flowrt.graph.ops.text.strings import decode_raw as decode_raw
 from flowrt.image.codecs import decode_and_crop_jpeg as decode_and_crop_jpeg
 from flowrt.image.codecs import decode_bmp as decode_bmp

@@ -140,3 +140,33 @@ def test_images_are_read_in_a_dataset(session: tf.Session, tmp_path: Any) -> Non
     batch = tf.data.Dataset.from_tensor_slices(names).map(read).batch(3).make_one_shot_iterator().get_next()
     expected = np.full((3, 2, 2, 3), 50 / 255) * np.arange(3).reshape(3, 1, 1, 1)
     np.testing.assert_allclose(session.run(batch), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_random_part_covers_enough_of_a_box_and_keeps_to_its_ranges(session: tf.Session) -> None:
+    sample = tf.image.sample_distorted_bounding_box
+    options = {"min_object_covered": 0.5, "aspect_ratio_range": [0.5, 2.0], "area_range": [0.1, 0.9]}
+    boxes = [[[0.2, 0.3, 0.6, 0.7], [0.0, 0.0, 0.1, 0.1]]]
+    parts = sample([100, 150, 3], boxes, seed=3, **options)
+    drawn = [session.run(parts) for _ in range(60)]
+    for (y, x, _), (height, width, rest), corners in drawn:
+        assert 0 <= y <= 100 - height
+        assert 0 <= x <= 150 - width
+        assert rest == -1
+        assert 0.1 <= height * width / 15000 <= 0.9
+        assert 0.45 <= width / height <= 2.05
+        np.testing.assert_allclose(
+            corners, [[[y / 100, x / 150, (y + height) / 100, (x + width) / 150]]], rtol=1e-5
+        )
+        first = max(0, min(y + height, 60) - max(y, 20)) * max(0, min(x + width, 105) - max(x, 45)) / 2400
+        second = max(0, 10 - y) * max(0, 15 - x) / 150
+        assert max(first, second) >= 0.5
+    assert len({(y, x) for (y, x, _), *_ in drawn}) > 40
+    impossible = sample([10, 10, 3], [[[0.0, 0, 1, 1]]], min_object_covered=1.0, area_range=[0.1, 0.5])
+    begin, size, _ = session.run(impossible)
+    assert (begin.tolist(), size.tolist()) == ([0, 0, 0], [10, 10, -1])
+    none = np.zeros((1, 0, 4), np.float32)
+    session.run(sample([10, 10, 3], none, use_image_if_no_bounding_boxes=True))
+    with pytest.raises(InvalidArgumentError, match="expected bounding boxes; there are none"):
+        session.run(sample([10, 10, 3], none))
+    with pytest.raises(InvalidArgumentError, match=r"areas up to 1; got None, \[0.5, 2\]"):
+        sample([10, 10, 3], boxes, area_range=[0.5, 2])

@@ -171,3 +171,34 @@ def test_what_no_line_can_be_is_refused() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             tf.decode_csv("1,2", **{"record_defaults": [[0], [0]], **options})
+
+
+def test_the_steps_of_a_sequence_and_its_context() -> None:
+    message = tf.train.SequenceExample()
+    message.context.feature["id"].int64_list.value.append(7)
+    for count in (2, 0):
+        message.feature_lists.feature_list["word"].feature.add().bytes_list.value.extend([b"w"] * count)
+        message.feature_lists.feature_list["point"].feature.add().float_list.value.extend([count, 1])
+    text, parse = message.SerializeToString(), tf.parse_single_sequence_example
+    step = tf.FixedLenSequenceFeature
+    asked = {
+        "word": tf.VarLenFeature(tf.string), "point": step([2], tf.float32),
+        "other": step([3], tf.int64, allow_missing=True),
+    }  # fmt: skip
+    with tf.Session() as session:
+        context, steps = session.run(parse(text, {"id": tf.FixedLenFeature([], tf.int64)}, asked))
+        assert context == {"id": 7}
+        assert steps["word"].dense_shape.tolist() == [2, 2]
+        assert steps["word"].indices.tolist() == [[0, 0], [0, 1]]
+        assert steps["point"].tolist() == [[2, 1], [0, 1]]
+        assert steps["other"].shape == (0, 3)
+        for feature, message_ in (
+            ({"other": step([3], tf.int64)}, "feature list 'other': expected in the message"),
+            ({"point": step([3], tf.float32)}, r"example 0, feature 'point': expected 3 values"),
+        ):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=message_):
+                session.run(parse(text, None, feature))
+        with pytest.raises(tf.errors.InvalidArgumentError, match="expected a SequenceExample message; got 3"):
+            session.run(parse(b"\xff\xff\xff", None, asked))
+    with pytest.raises(tf.errors.InvalidArgumentError, match="'a' is a FixedLenFeature"):
+        parse(text, None, {"a": tf.FixedLenFeature([], tf.int64)})

@@ -7,6 +7,7 @@ jacobians, autodiff           Jacobians of tensors; jvp, vjp, hvp of functions
 functional_ops                map_fn, scan, foldl, foldr
 vectorization                 `vectorized_map`
 parsing                       `parse_example` and the kinds of features
+sequence_examples             `parse_single_sequence_example`
 sparse_functions              functions of sparse tensors
 sparse_embeddings             rows of tables for rows of sparse tensors
 arrangements                  image patches, space and batch, unravelled indices

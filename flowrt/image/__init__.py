@@ -8,6 +8,7 @@ framing      parts, margins, flips and turns
 coloring     brightness, contrast, colours; dtypes
 measures     how alike two images are; edges
 detection    boxes
+random_boxes random parts that show enough
 """
 
 from flowrt.functions.arrangements import extract_image_patches
@@ -17,6 +18,7 @@ from flowrt.image.coloring import *
 from flowrt.image.detection import *
 from flowrt.image.framing import *
 from flowrt.image.measures import *
+from flowrt.image.random_boxes import *
 from flowrt.image.resizing import *
 from flowrt.tf1.missing_names import missing_from
 

@@ -57,6 +57,7 @@ from flowrt.image.measures import sobel_edges as sobel_edges
 from flowrt.image.measures import ssim as ssim
 from flowrt.image.measures import ssim_multiscale as ssim_multiscale
 from flowrt.image.measures import total_variation as total_variation
+from flowrt.image.random_boxes import sample_distorted_bounding_box as sample_distorted_bounding_box
 from flowrt.image.resizing import ResizeMethod as ResizeMethod
 from flowrt.image.resizing import resize_area as resize_area
 from flowrt.image.resizing import resize_bicubic as resize_bicubic

@@ -59,11 +59,11 @@ there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py
 tables are objects. Instead: lookup.StaticHashTable, lookup.index_table_from_tensor
     hash_table
 this reader is not supported. Instead: data.TFRecordDataset, data.TextLineDataset, Dataset.from_generator
-    LMDBReader decode_compressed decode_json_example parse_single_sequence_example parse_tensor
+    LMDBReader decode_compressed decode_json_example parse_tensor
     serialize_tensor
     io.parse_sequence_example parse_sequence_example io.match_filenames_once
 this image operation is not supported. Instead: py_func, or the map of a flowrt.data.Dataset
-    image.extract_glimpse image.sample_distorted_bounding_box image.non_max_suppression_overlaps
+    image.extract_glimpse image.non_max_suppression_overlaps
     image.generate_bounding_box_proposals image.decode_jxl image.decode_webp image.extract_patches
 no variable keeps the names of files. Instead: matching_files
     train.match_filenames_once

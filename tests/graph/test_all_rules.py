@@ -200,7 +200,7 @@ WITHOUT_RULE = {
     "of texts and summaries, which are computed once": {
         "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
         "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
-        "SparseCross", "SplitStrings",
+        "SequenceSteps", "SparseCross", "SplitStrings",
         "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
         "StringLength", "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",
         "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",

@@ -39,7 +39,7 @@ FOR_THE_CPU = """
     ImageSummary InitializeTableFromTextFileV2 MatchingFiles MergeSummary MergeV2Checkpoints ParseExample
     ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce
     ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter
-    ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace
+    SequenceSteps ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace
     StringFormat StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
     StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile
     _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend

@@ -37,8 +37,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "DecodeWav", "EncodeWav", "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV", "ParseExample",
-        "ParseSingleExample",
+        "DecodeWav", "EncodeWav", "SequenceSteps", "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV",
+        "ParseExample", "ParseSingleExample",
         "StringFormat", "StringNGrams", "StringSplit", "StringSplitV2", "StringToHashBucketFast",
         "ShardedFilename", "ShardedFilespec",
     ),

@@ -104,6 +104,7 @@ from flowrt.graph.ops.text import (
     hashing,
     image_codecs,
     python_calls,
+    sequence_steps,
     splitting,
     strings,
     summaries,

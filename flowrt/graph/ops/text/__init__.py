@@ -11,6 +11,7 @@ numerics             a check for NaN and infinity after each operation
 checkpoint_files     checkpoints of TensorFlow's, written and read
 csv_lines            comma-separated values
 examples             `Example` messages, parsed
+sequence_steps       steps of `SequenceExample` messages
 image_codecs         images decoded and encoded
 files                files read and written
 wave_files           sounds decoded and encoded
