@@ -13,6 +13,7 @@ import sys
 import threading
 from functools import cache
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,13 @@ def is_between(file: str) -> bool:
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS
     )
+
+
+def is_generated(frame: FrameType) -> bool:
+    """Whether ``frame`` is a constructor that `dataclasses` has made for flowrt."""
+    if frame.f_code.co_filename != "<string>":
+        return False
+    return str(frame.f_globals.get("__name__")).startswith("flowrt.")  # what `exec` runs may have none
 
 
 @cache

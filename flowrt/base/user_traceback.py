@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
-from flowrt.base.user_frames import is_library, notebook_shell
+from flowrt.base.user_frames import is_generated, is_library, notebook_shell
 from flowrt.errors import InternalError, InvalidArgumentError, OpError
 
 SETTING = "FLOWRT_TRACEBACK"
@@ -56,7 +56,7 @@ def _of_user(error: BaseException) -> TracebackType | None:
     entries = list(_entries(error.__traceback__))
     kept = [entry for entry in entries if not _is_library(entry.tb_frame)]
     is_raised_by_user = kept[-1:] == entries[-1:]
-    is_ours = isinstance(error, OpError) or _is_of_package(type(error).__module__)
+    is_ours = isinstance(error, OpError) or type(error).__module__.startswith("flowrt.")
     is_bug = isinstance(error, InternalError) or not (is_raised_by_user or is_ours)
     if is_bug or not kept:
         return error.__traceback__
@@ -67,14 +67,7 @@ def _of_user(error: BaseException) -> TracebackType | None:
 
 
 def _is_library(frame: FrameType) -> bool:
-    """Also of a dataclass's ``__init__``, which has no file but its module's globals."""
-    return is_library(frame.f_code.co_filename) or (
-        frame.f_code.co_filename == "<string>" and _is_of_package(frame.f_globals.get("__name__", ""))
-    )
-
-
-def _is_of_package(module: str) -> bool:
-    return module.partition(".")[0] == "flowrt"
+    return is_library(frame.f_code.co_filename) or is_generated(frame)
 
 
 def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:

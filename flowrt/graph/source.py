@@ -15,7 +15,7 @@ from traceback import FrameSummary, StackSummary
 from types import FrameType
 from typing import Any, NamedTuple
 
-from flowrt.base.user_frames import is_between, is_library, shown_file, starts_programs
+from flowrt.base.user_frames import is_between, is_generated, is_library, shown_file, starts_programs
 from flowrt.errors import InvalidArgumentError, OpError
 
 
@@ -81,7 +81,7 @@ def user_source(depth: int = 0) -> Source | None:
                 return latest
         elif code is _CALLED_FOR:
             return frame.f_locals["source"]
-        if latest is not None or not (is_between(code.co_filename) or _is_generated(frame)):
+        if latest is not None or not (is_between(code.co_filename) or is_generated(frame)):
             found = _latest[key] = _interned(frame)
             return found
         frame = frame.f_back
@@ -124,13 +124,6 @@ def called_for(source: Source | None, function: Callable[..., Any], /, *args: An
 
 
 _CALLED_FOR = called_for.__code__
-
-
-def _is_generated(frame: FrameType) -> bool:
-    """Whether ``frame`` is a constructor that `dataclasses` has made for flowrt."""
-    if frame.f_code.co_filename != "<string>":
-        return False
-    return str(frame.f_globals.get("__name__")).startswith("flowrt.")  # what `exec` runs may have none
 
 
 def user_line() -> str | None:
