@@ -26,7 +26,6 @@ whether an op's output can be a view: a transpose can, a reshape of it cannot.
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import lru_cache
@@ -46,6 +45,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, 
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.shapes import is_static
+from flowrt.graph.stand_in import stand_in
 
 MAX_COPIED_FEED = 65536
 """Bytes: on the host a smaller feed is copied into a buffer, so that its readers are bound; a larger one is
@@ -285,7 +285,7 @@ class _Assigner:
         if node.op.effect is Effect.READ:
             if not source.value.is_pinned:
                 return False
-            self._stand_ins[ref] = _stand_in(node.outputs[0])
+            self._stand_ins[ref] = stand_in(node.outputs[0])
             return True
         function, arguments = bound_kernel(np, node, [self._operand(r) for r in node.inputs])
         if any(isinstance(a, Later) for a in arguments):
@@ -319,7 +319,7 @@ class _Assigner:
         if storage is Storage.REGISTER:
             return Operand(None, 0, "")
         if ref not in self._stand_ins:
-            self._stand_ins[ref] = _stand_in(self._subgraph.spec(ref))
+            self._stand_ins[ref] = stand_in(self._subgraph.spec(ref))
         return Operand(self._stand_ins[ref], None, "")
 
     # --- functions
@@ -488,17 +488,6 @@ def _is_plain(spec: TensorSpec) -> bool:
 
 # --- stand-ins for values
 
-_pages: list[mmap.mmap] = []
-
-
-def _stand_in(spec: TensorSpec) -> Any:
-    """A read-only array of ``spec``'s shape over zero pages: no memory, and views of it are views."""
-    nbytes = max(nbytes_of(spec), 1)
-    if not _pages or len(_pages[-1]) < nbytes:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        _pages.append(mmap.mmap(-1, max(nbytes, 1 << 30), flags=flags, prot=mmap.PROT_READ))
-    return np.ndarray(static_shape(spec), spec.dtype.np, buffer=_pages[-1])
-
 
 def stand_ins(node: Node) -> Any:
     """Results of a simulated call with outputs in registers: None for a list, one row for a value derived
@@ -507,5 +496,5 @@ def stand_ins(node: Node) -> Any:
     found = []
     for dtype, shape in node.outputs:
         known = TensorSpec(dtype, tuple([1 if d is None else d for d in shape or ()]))
-        found.append(None if dtype is dtypes.variant else _stand_in(known))
+        found.append(None if dtype is dtypes.variant else stand_in(known))
     return tuple(found) if len(found) != 1 or node.op.outputs[0].is_list else found[0]

@@ -56,6 +56,13 @@ def test_rows_take_rows_of_the_left_factor():
     assert after.nodes["z"].outputs[0].shape == (2, 5)
 
 
+def test_a_product_may_be_larger_than_any_memory():
+    """As in the step of a cluster that is only described: 8 TiB here."""
+    z = tf.matmul(matrix(1 << 20, 4, "a"), matrix(4, 1 << 20, "b"), name="z")
+    _, after = narrowed([tf.negative(z[:, 1:3], name="y")])
+    assert after.nodes["z"].outputs[0].shape == (1 << 20, 2)
+
+
 def test_what_a_device_sends_is_kept():
     """In a part of a step nothing reads it."""
     y = tf.negative(tf.matmul(matrix(4, 3, "a"), matrix(3, 5, "b"), name="z")[:, 1:], name="y")

@@ -7,8 +7,8 @@ A row of a product depends on one row of the left factor, a column on one column
 gradient of a concatenation is thus not computed for parts that are unused: half of it, if a loop's state was
 concatenated with an input.
 
-The kind of view does not matter: views are evaluated on a dummy array, which is never read, and their
-position in it is inspected.
+The kind of view does not matter: views are evaluated on a stand-in, which has no memory, and their position
+in it is inspected.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.array.slicing import slice_op
 from flowrt.graph.passes.prepare.prune import redirect, without_unread
 from flowrt.graph.shapes import is_static
+from flowrt.graph.stand_in import stand_in
 
 
 class Block(NamedTuple):
@@ -109,7 +110,7 @@ def _is_fixed_view(subgraph: Subgraph, view: Node, product: Node) -> bool:
 def _blocks_of(subgraph: Subgraph, view: Node, product: Node) -> list[Block | None]:
     """The block of the product that each output of ``view`` is; None if it is not a block."""
     (spec,) = product.outputs
-    whole = np.empty(static_shape(spec), spec.dtype.np)
+    whole = stand_in(spec)
     values = [
         whole if i == view.op.aliased else subgraph.nodes[name].attrs["value"]
         for i, (name, _) in enumerate(view.inputs)
