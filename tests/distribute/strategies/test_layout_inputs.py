@@ -76,6 +76,17 @@ def test_a_batch_of_unknown_size_is_whole_and_that_is_said() -> None:
     assert "batch(n, drop_remainder=True) makes the size known" in remark
 
 
+def test_nothing_is_said_of_a_batch_that_one_device_has_anyway() -> None:
+    with tf.Graph().as_default():
+        strategy = tf.distribute.LayoutStrategy(tf.distribute.Mesh([("dp", 1)], ["/cpu:0"]), batch="dp")
+        iterator = strategy.make_dataset_iterator(batches(5, drop_remainder=False))
+        x = strategy.experimental_local_results(iterator.get_next())[0]
+        with tf.Session() as session:
+            explained = explain_layouts(session, [tf.reduce_sum(x)])
+    assert explained is not None
+    assert not explained.remarks
+
+
 # --- local shards
 
 

@@ -247,10 +247,10 @@ class _Propagation:
                 placement.dim >= len(spec.shape) or spec.shape[placement.dim] is not None
             )
 
-        sized = Layout(self._mesh, [p if is_known(p) else REPLICATED for p in layout.placements])
-        if sized is not layout:
+        pairs = [*zip(self._mesh.axes, layout.placements, strict=True)]
+        if any(axis.size > 1 and not is_known(placement) for axis, placement in pairs):
             self._found.unsized.append(Unsized(node.name, node.op.name, str(node.source or "")))
-        return sized
+        return Layout(self._mesh, [p if is_known(p) else REPLICATED for p in layout.placements])
 
     def _check(self, node: Node, layout: Layout, shape: Shape) -> None:
         if layout.is_replicated:
