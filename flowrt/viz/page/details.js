@@ -7,6 +7,8 @@ import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.
 const MOST_LISTED = 60;
 
 export class Details {
+  #changes = new Map(); // of each stage: of 10,000 operations, finding what changed takes a while
+
   /** `go(item)` shows and selects an item; `toggle(item)` opens or closes a group. */
   constructor(state, { go, toggle }) {
     Object.assign(this, { state, go, toggle });
@@ -53,15 +55,8 @@ export class Details {
 
   /** The changed operations by what changed, "device", with what it was and is. */
   #changed(items) {
-    const found = new Map();
-    for (const item of items) {
-      const rows = differences(this.stage, item);
-      const what = rows.map(({ name }) => name).join(", ");
-      if (found.has(what)) found.get(what).push([item, rows]);
-      else found.set(what, [[item, rows]]);
-    }
-    const ranked = [...found].sort((a, b) => b[1].length - a[1].length);
-    return ranked.map(([what, changed]) => {
+    if (!this.#changes.has(this.stage)) this.#changes.set(this.stage, byWhatChanged(this.stage, items));
+    return this.#changes.get(this.stage).map(([what, changed]) => {
       const shown = changed.slice(0, MOST_LISTED).map(([item, rows]) => {
         const [before, after] = [rows[0]?.before, rows[0]?.after].map((text) => shortened(text ?? ""));
         const note = rows.length === 1 ? `${before} → ${after}` : "";
@@ -331,6 +326,18 @@ export class Details {
       breakable(text),
     );
   }
+}
+
+/** [what, [[item, differences], ...]] of each combination of facts that changed, the most frequent first. */
+function byWhatChanged(stage, items) {
+  const found = new Map();
+  for (const item of items) {
+    const rows = differences(stage, item);
+    const what = rows.map(({ name }) => name).join(", ");
+    if (found.has(what)) found.get(what).push([item, rows]);
+    else found.set(what, [[item, rows]]);
+  }
+  return [...found].sort((a, b) => b[1].length - a[1].length);
 }
 
 /** {name, before, after} of each fact of an operation that its stage changed. */
