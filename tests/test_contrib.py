@@ -217,3 +217,25 @@ def test_streaming_metrics_take_predictions_first() -> None:
         assert session.run(at_once) == 0.75
     assert found["precision"] == pytest.approx(1 / 3)
     assert found["accuracy"] == pytest.approx(0.75)
+
+
+def test_outputs_are_summarized_by_the_names_of_their_operations(images: Any) -> None:
+    out = slim.conv2d(images, 2, 3, outputs_collections=tf.GraphKeys.ACTIVATIONS, scope="conv")
+    layers.summarize_tensor(tf.reduce_sum(out, name="total"))
+    assert len(layers.summarize_activations("conv")) == 1
+    assert layers.summarize_activations("other") == []
+    tags = [v.tag for v in tf.Summary.FromString(run(tf.summary.merge_all())).value]
+    assert tags == ["total_summary", "conv/Relu/zeros", "conv/Relu/activation"]
+    assert slim.utils.convert_collection_to_dict(tf.GraphKeys.ACTIVATIONS) == {"conv": out}
+
+
+def test_a_variable_is_once_among_the_models_variables() -> None:
+    v = tf.Variable(1.0)
+    for _ in range(2):
+        framework.add_model_variable(v)
+    assert framework.get_model_variables() == [v]
+
+
+def test_keras_is_there_under_contribs_name() -> None:
+    assert tf.contrib.keras.layers is tf.keras.layers
+    assert tf.contrib.keras.python.keras.backend is tf.keras.backend

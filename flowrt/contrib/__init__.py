@@ -15,6 +15,7 @@ rnn                 recurrent cells and networks
 seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers
+summarize           summaries of outputs and collections
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
 training            placement of variables on parameter servers; hparams: `HParams`
@@ -75,6 +76,8 @@ seq2seq: python -> contrib.seq2seq
 seq2seq.python: ops -> contrib.seq2seq
 seq2seq.python.ops: attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss
     -> contrib.seq2seq
+keras: python -> keras
+keras.python: keras -> keras
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
 slim.python.slim: nets -> contrib.slim.nets
@@ -83,5 +86,6 @@ training.python: training -> contrib.training
 training.python.training: hparam training -> contrib.training
 """
 
-make_paths("contrib", {path: found for path, found in read_paths(_PATHS).items() if "." in path}, {})
+_sources = {path: found for path, found in read_paths(_PATHS).items() if "." in path}
+make_paths("contrib", {"keras": "keras", **_sources}, {})
 __getattr__ = missing_from("contrib")

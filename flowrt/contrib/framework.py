@@ -25,7 +25,8 @@ from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import trainable_variables as get_trainable_variables
 
 __all__ = [
-    "add_arg_scope", "arg_scope", "assert_global_step", "create_global_step", "get_global_step",
+    "add_arg_scope", "add_model_variable", "arg_scope", "assert_global_step", "create_global_step",
+    "get_global_step",
     "get_local_variables", "get_model_variables", "get_or_create_global_step", "get_trainable_variables",
     "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "init_from_checkpoint",
     "list_variables", "load_checkpoint", "load_variable", "model_variable", "nest",
@@ -100,6 +101,13 @@ def get_variables(
     """The variables of a collection with names that begin with ``scope`` and end with ``suffix``."""
     found = get_default_graph().get_collection(collection, getattr(scope, "name", scope))
     return [v for v in found if suffix is None or v.op.name.endswith(suffix)]
+
+
+def add_model_variable(var: Variable) -> None:
+    """Add ``var`` to the collection of the model's variables, unless it is there."""
+    graph = get_default_graph()
+    if not any(each is var for each in graph.get_collection(GraphKeys.MODEL_VARIABLES)):
+        graph.add_to_collection(GraphKeys.MODEL_VARIABLES, var)
 
 
 def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[Variable]:

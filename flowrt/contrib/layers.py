@@ -18,6 +18,13 @@ from flowrt.contrib.optimize_loss import (
     adaptive_clipping_fn,
     optimize_loss,
 )
+from flowrt.contrib.summarize import (
+    summarize_activation,
+    summarize_activations,
+    summarize_collection,
+    summarize_tensor,
+    summarize_tensors,
+)
 from flowrt.dtypes import DTypeLike, float32
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
@@ -51,7 +58,9 @@ __all__ = [
     "instance_norm", "l1_l2_regularizer",
     "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d",
     "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat",
-    "separable_conv2d", "separable_convolution2d", "softmax", "stack", "sum_regularizer",
+    "separable_conv2d", "separable_convolution2d", "softmax", "stack",
+    "sum_regularizer", "summarize_activation", "summarize_activations", "summarize_collection",
+    "summarize_tensor", "summarize_tensors",
     "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
 ]  # fmt: skip
 
