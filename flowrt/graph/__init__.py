@@ -12,6 +12,7 @@ The core, in this folder:
     effects, partial_value   effects of a node; small values that shapes are made of
     precision                `Precision`: the dtypes of products, sums and variables
     inference, evaluate      shape rules over a graph; the reference interpreter
+    stand_in                 arrays without memory, by which views are known
 
 Subpackages:
 
