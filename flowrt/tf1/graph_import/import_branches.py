@@ -90,7 +90,7 @@ class _Merged(NamedTuple):
 @final
 class _Raiser:
     def __init__(self, nodes: Mapping[str, Node], taken: set[str]) -> None:
-        self._nodes = dict(sort_topologically(_closed(nodes)))
+        self._nodes = dict(sort_topologically(without_others(nodes)))
         self._nodes = {name: _behind_switches(nodes[name], nodes) for name in self._nodes}
         self._taken = taken
         self._read = {ref for node in nodes.values() for ref in node.inputs}
@@ -401,8 +401,8 @@ class _Branch:
 # --- which Merges are results of one If
 
 
-def _closed(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """``nodes`` without edges from others."""
+def without_others(nodes: Mapping[str, Node]) -> dict[str, Node]:
+    """``nodes`` without edges from others, such as parameters."""
     return {
         name: node.replace(
             inputs=tuple(ref for ref in node.inputs if ref[0] in nodes),

@@ -50,7 +50,7 @@ from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import is_static
 from flowrt.graph.topology import sort_topologically
 from flowrt.tf1.graph_import import v1_ops
-from flowrt.tf1.graph_import.import_branches import unused_name
+from flowrt.tf1.graph_import.import_branches import unused_name, without_others
 
 Key: TypeAlias = tuple[str, ...]
 """A list: the node that makes its array or stack, and the sources of the gradients that lead there."""
@@ -104,7 +104,7 @@ class _Function:
         self._moved: dict[Ref, Ref] = {}
 
     def rewrite(self) -> None:
-        for name in sort_topologically(_closed(self._nodes)):
+        for name in sort_topologically(without_others(self._nodes)):
             node = self._nodes[name]
             if node.op in _RULES:
                 count = len(node.op.inputs)
@@ -260,17 +260,6 @@ class _Function:
         if not is_test:
             results += [self.lists.get(key, (added[key], 0)) for key in keys]
         return Subgraph({**parameters, **self.made}, tuple(feeds), tuple(results), before.targets)
-
-
-def _closed(nodes: Mapping[str, Node]) -> dict[str, Node]:
-    """``nodes`` without edges from others, such as parameters."""
-    return {
-        name: node.replace(
-            inputs=tuple(ref for ref in node.inputs if ref[0] in nodes),
-            controls=tuple(c for c in node.controls if c in nodes),
-        )
-        for name, node in nodes.items()
-    }
 
 
 # --- arrays
