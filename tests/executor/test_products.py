@@ -30,7 +30,7 @@ def test_a_transpose_in_front_of_a_product_is_no_instruction():
     program = bind([tf.matmul(tf.transpose(a), tf.transpose(b)), tf.matmul(a, b, True, True)], [a, b])
     assert [line.partition(" = ")[2] for line in lines(program)] == [
         "MatMul(Transpose(b0), Transpose(b1))",
-        "MatMul(b0, b1)",
+        "MatMul(b0, b1, transpose_a, transpose_b)",
     ]
 
 
@@ -39,7 +39,7 @@ def test_heads_are_moved_in_front_of_a_batched_product_without_a_copy():
     heads = [tf.transpose(x, [0, 2, 1, 3]) for x in (q, k)]
     program = bind([tf.matmul(*heads, transpose_b=True)], [q, k])
     (line,) = lines(program)
-    assert line.startswith("b2 = BatchMatMulV2(Transpose(b0), Transpose(b1))")
+    assert line.startswith("b2 = BatchMatMulV2(Transpose(b0), Transpose(b1), adj_y)")
 
 
 @pytest.mark.parametrize("jit", ["off", "eager"])

@@ -37,8 +37,8 @@ def _bitcast(xp: Any, input: Any, type: DType, out: Any = None) -> Any:
         dims = (*dims, input.dtype.itemsize // size)
     elif input.dtype.itemsize < size:
         dims = dims[:-1]
-    flat = xp.ascontiguousarray(input).reshape(-1).view(type.np)
-    return delivered(xp, flat.reshape(dims), type.np, out)
+    read = xp.ascontiguousarray(input).reshape(-1).view(type.np).reshape(dims)
+    return read.copy() if out is None else delivered(xp, read, type.np, out)
 
 
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:

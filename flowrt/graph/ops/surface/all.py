@@ -91,7 +91,7 @@ from flowrt.graph.ops.state import (
     update_loops,
     variable_ops,
 )
-from flowrt.graph.ops.surface import operators
+from flowrt.graph.ops.surface import operators, slice_assignment
 from flowrt.graph.ops.text import (
     assertions,
     checkpoint_files,
@@ -103,6 +103,7 @@ from flowrt.graph.ops.text import (
     formatting,
     hashing,
     image_codecs,
+    numerics,
     python_calls,
     sequence_steps,
     splitting,
