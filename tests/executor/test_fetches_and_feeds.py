@@ -119,7 +119,9 @@ def test_strings_that_spell_numbers_may_be_fed(session):
     values, whole = session.run((x + 0, i + 0), fed)
     np.testing.assert_array_equal(values, [[1.5, -2], [1000, np.nan]])
     assert whole.tolist() == [7, -1]
-    for tensor, wrong in ((x, ["1", "two"]), (i, "1.5"), (x, ["1", None])):
+    half = tf.placeholder(tf.bfloat16)
+    assert session.run(half + 0, {half: ["1.5", "-2"]}).tolist() == [1.5, -2]
+    for tensor, wrong in ((x, ["1", "two"]), (i, "1.5"), (x, ["1", None]), (half, "two")):
         with pytest.raises(ValueError, match="expected"):
             session.run(tensor + 0, {tensor: wrong})
 

@@ -290,7 +290,8 @@ def _parsed(given: Array, dtype: np.dtype[Any]) -> Array:
     if not given.size or not all(isinstance(each, (str, bytes)) for each in given.flat):
         return given
     try:
-        return given.astype("U").astype(dtype)
+        strings = given.astype("U")
+        return strings.astype(dtype if dtype.isbuiltin == 1 else np.float64)  # bfloat16 reads no strings
     except (ValueError, UnicodeDecodeError, OverflowError):
         return given
 
