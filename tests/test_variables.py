@@ -283,7 +283,11 @@ def test_a_slice_of_a_variable_sets_its_part() -> None:
         np.testing.assert_array_equal(session.run(corners), [[-1, 1, 2, -2], [4, 5, 6, 7], [-3, 9, 10, -4]])
         assert session.run(then, {row: 1}) == 14
         np.testing.assert_array_equal(session.run(v), [[-1, 1, 2, -2], [14, 15, 16, 17], [-3, 9, 10, -4]])
-    with pytest.raises(InvalidArgumentError, match=r"expected shape \(2, 4\), the slice's; got \(1,\)"):
-        v[:2].assign([1.0])
+        np.testing.assert_array_equal(session.run(v[:2].assign([7.0]))[:, 3], [7, 7, -4])  # as TensorFlow's
+    with pytest.raises(InvalidArgumentError, match=r"expected shape \(2, 4\), the slice's; got \(2,\)"):
+        v[:2].assign([1.0, 2.0])
+    fed = tf.placeholder(tf.float64)
+    with initialized() as session, pytest.raises(InvalidArgumentError, match=r"slice's shape .*\[2, 4\]"):
+        session.run(v[:2].assign(fed), {fed: [1.0, 2.0]})
     assert not hasattr(v + 1, "assign")
     assert not hasattr((v + 1)[0], "assign")

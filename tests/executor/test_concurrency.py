@@ -217,3 +217,17 @@ def test_a_forked_child_goes_on_with_the_session(monkeypatch):
             signal.alarm(20)
             os._exit(0 if session.run(y, {x: np.ones(4, np.float32)}) == expected else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_threads_that_set_slices_of_one_variable_lose_nothing():
+    v, value = tf.Variable(np.zeros((THREADS, 20_000))), tf.placeholder(tf.float64, [])
+    rows, last = [v[i].assign(tf.fill([20_000], value)) for i in range(THREADS)], v[:, -1]
+
+    def set_row(i):
+        for step in range(1, 20):
+            session.run(rows[i].op, {value: step})
+            assert session.run(last)[i] == step
+
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        in_threads(set_row)

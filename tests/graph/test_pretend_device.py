@@ -146,6 +146,8 @@ def ops_of_variables() -> list[Any]:
 
 INDICES = np.array([2, -1, 0, 4, 2], np.int32)
 WITHIN = [0, 2, 4]
+BACKWARDS = {"begin": (-1,), "end": (-5,), "strides": (-1,)}
+"""The four rows of a variable, the last first."""
 
 
 def update(xp: Any, op: OpDef, flipped: bool, taken: Sequence[int] = WITHIN) -> list[Any]:
@@ -175,6 +177,8 @@ def update(xp: Any, op: OpDef, flipped: bool, taken: Sequence[int] = WITHIN) -> 
         elif argument.name in ("grad", "value", "updates"):
             rows = rng.random((len(INDICES), 3), np.float32) + 1
             arguments.append(xp.asarray(rows[list(taken)] if "indices" in names else rows[:4]))
+        elif argument.name in BACKWARDS:
+            arguments.append(BACKWARDS[argument.name])
         else:
             arguments.append(xp.asarray(np.float32(0.5)))
     with np.errstate(all="ignore"):

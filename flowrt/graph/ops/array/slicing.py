@@ -161,7 +161,8 @@ class _Masks(NamedTuple):
     shrink_axis_mask: int
 
 
-_MASKS = ", ".join(f"{name}: int = 0" for name in _Masks._fields)
+MASKS = ", ".join(f"{name}: int = 0" for name in _Masks._fields)
+"""The masks as attributes of an operation."""
 
 
 def _masks(attrs: Any) -> _Masks:
@@ -351,7 +352,7 @@ def _is_everything(entry: Any, dim: int | None) -> bool:
 strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
     "input: T in STORED, begin: host Index in INDEX, end: host Index, strides: host Index -> T",
-    attrs=_MASKS,
+    attrs=MASKS,
     shape=_strided_slice_shape,
     kernel=_strided_slice,
     vjp=_strided_slice_vjp,
@@ -400,7 +401,7 @@ strided_slice_grad: OpDef[Tensor] = define_op(
     "StridedSliceGrad",
     "shape: host shape Index in INDEX, begin: host Index, end: host Index, strides: host Index, "
     "dy: T in NUMERIC | bool -> T",
-    attrs=_MASKS,
+    attrs=MASKS,
     shape=_strided_slice_grad_shape,
     kernel=_strided_slice_grad,
     vjp=_strided_slice_grad_vjp,

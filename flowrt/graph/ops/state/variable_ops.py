@@ -29,6 +29,7 @@ from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
 from flowrt.graph.ops.array import batch_axis
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.scatter_rows import fold_rows
+from flowrt.graph.ops.array.slicing import MASKS, strided_slice_op
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take, take_slices
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -288,3 +289,32 @@ resource_scatter_mul = _define_scatter("ResourceScatterMul", "multiply")
 resource_scatter_div = _define_scatter("ResourceScatterDiv", "divide")
 resource_scatter_min = _define_scatter("ResourceScatterMin", "minimum")
 resource_scatter_max = _define_scatter("ResourceScatterMax", "maximum")
+
+
+# --- a slice of a variable
+
+
+def _assign_slice(
+    xp: Any, resource: VariableResource, begin: Any, end: Any, strides: Any, value: Any, begin_mask: int,
+    end_mask: int, ellipsis_mask: int, new_axis_mask: int, shrink_axis_mask: int,
+) -> None:  # fmt: skip
+    masks = begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask
+    with resource.lock:
+        part = strided_slice_op.kernel(xp, resource.read(), begin, end, strides, *masks)
+        try:
+            part[...] = xp.broadcast_to(value, part.shape)
+        except ValueError:
+            shapes = f"{format_shape(part.shape)}; got {format_shape(value.shape)}"
+            raise InvalidArgumentError(f"expected a value of the slice's shape {shapes}") from None
+
+
+resource_strided_slice_assign: OpDef[Operation] = define_op(
+    "ResourceStridedSliceAssign",
+    "ref: resource, begin: host Index in INDEX, end: host Index, strides: host Index, value: T in ANY ->",
+    attrs=MASKS,
+    shape=lambda s: [],
+    kernel=_assign_slice,
+    effects=Effects(Effect.WRITE),
+    doc="Sets a slice of a variable in place, under its lock: what other threads set beside it stays. The"
+    " value is broadcast to the slice.",
+)
