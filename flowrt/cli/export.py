@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from flowrt.cli.export_schedule import add_schedule_arguments, export_schedule, reject_schedule_arguments
 from flowrt.cli.options import not_negative, positive, report_mistake
@@ -11,11 +12,12 @@ from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_request, only, requests_of_script
-from flowrt.viz.sources import LAYOUTS, VIEWS
+from flowrt.viz.sources import LAYOUTS, VIEWS, source_of
 
 EXAMPLES = """
   flowrt export train.py --out graph.html                      the step of a script, for a browser
   flowrt export train.py --view partitioned --out graph.svg    by device, with Send and Recv
+  flowrt export train.py --against before.pb --out graph.html  what changed from an earlier graph
   flowrt export grpc://10.0.0.1:2222 --out graph.html          what a worker runs
   flowrt export --schedule 1f1b --devices 4 --micro-batches 8 --out schedule.svg
 
@@ -80,6 +82,8 @@ def _export(arguments: argparse.Namespace) -> str:
             source, arguments.out, arguments.format, view, arguments.depth, arguments.focus,
             arguments.radius, arguments.against,
         )  # fmt: skip
+        if arguments.against is not None:
+            _check_against(arguments.against, arguments.fetch)
         with kept_steps():
             asked = requests_of_script(source, arguments.script_arguments)
             step_stats = recent_step_stats()
@@ -97,3 +101,13 @@ def _export(arguments: argparse.Namespace) -> str:
         step_stats=step_stats,
         against=arguments.against,
     )
+
+
+def _check_against(path: str, fetches: Sequence[str] | None) -> None:
+    """Raises its errors if ``path`` cannot be compared with."""
+    if path.endswith(".py"):
+        raise InvalidArgumentError(
+            f"against: expected a graph, such as a GraphDef; got the script {path}."
+            f" Write its graph first: flowrt export {path} --out before.pb"
+        )
+    source_of(path, fetches)

@@ -82,10 +82,10 @@ def encode_html(picture: Picture) -> bytes:
 def _data(
     title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str, found: LaidOut | None, roles: Roles
 ) -> dict[str, Any]:
-    """The page's data. It opens at the last stage of the phase named like the view, else at that of layouts,
-    else at the first.
+    """The page's data. It opens at the last stage of the phase named like the view, or at what is compared,
+    else at that of layouts, else at the first.
     """
-    opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
+    opens_at = max((i for i, stage in enumerate(stages) if stage.phase in (view_name, "after")), default=0)
     texts = AttrTexts()
     actions = {} if found is None else _actions(found)
     shown = []

@@ -25,7 +25,7 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, Resource
 from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.node import Node, Subgraph, with_functions
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.prune import extract
@@ -40,6 +40,7 @@ from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.roles import Roles, marks, roles_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
+from flowrt.viz.stored_form import stored_form, without_line
 
 VIEWS = ("logical", "placed", "partitioned")
 LAYOUTS = "layouts"
@@ -148,8 +149,9 @@ class Foreign:
 
 @final
 class Comparison:
-    """Two graphs as stages, the one before and the one after a change. Lines of scripts are left out: in
-    another version of a script all differ.
+    """Two graphs as stages, the one before and the one after a change, each as its GraphDef has it: a step
+    does not differ from its own file. Lines of scripts are left out: in another version of a script all
+    differ.
     """
 
     laid_out = None
@@ -167,7 +169,7 @@ class Comparison:
         nothing = Change((), (), ())
         both = {"before": self._before.parts("logical"), "after": self._after.parts("logical")}
         return [
-            Stage(name, name, {device: _without_lines(part) for device, part in parts.items()}, nothing)
+            Stage(name, name, {device: stored_form(part) for device, part in parts.items()}, nothing)
             for name, parts in both.items()
         ]
 
@@ -284,7 +286,7 @@ def _imported(message: GraphDef) -> Graph:
     with graph.as_default():
         import_graph_def(message, name="")
     for op in graph.get_operations():
-        op.node = _without_line(op.node)
+        op.node = without_line(op.node)
     return graph
 
 
@@ -299,16 +301,6 @@ def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> For
     if fetches is not None:
         graph = needed(graph, [fetches] if isinstance(fetches, str) else fetches)
     return Foreign(f"{Path(path).name}, as it is written", graph, reason.message)
-
-
-def _without_line(node: Node) -> Node:
-    """Return ``node`` without its source line: the line that read the file did not create it."""
-
-    return with_functions(node, _without_lines).replace(source=None)
-
-
-def _without_lines(graph: Subgraph) -> Subgraph:
-    return graph.with_nodes([_without_line(node) for node in graph])
 
 
 def _read_message(path: str) -> GraphDef:

@@ -393,6 +393,22 @@ def test_what_is_not_installed_is_told_before_the_script_runs(tmp_path, capsys, 
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
+@pytest.mark.parametrize(
+    ("against", "told"),
+    [
+        ("other.py", "got the script other.py. Write its graph first: flowrt export other.py"),
+        ("no.pb", "no.pb: "),
+    ],
+    ids=["script", "missing"],
+)
+def test_what_cannot_be_compared_with_is_told_before_the_script_runs(tmp_path, capsys, against, told):
+    script = tmp_path / "train.py"
+    script.write_text("open(__file__ + '.ran', 'w').close()")
+    assert main(["export", str(script), "--against", against, "--out", str(tmp_path / "x.html")]) == 2
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
 def test_only_a_page_compares(tmp_path, stored):
     graph, *_ = network()
     with pytest.raises(InvalidArgumentError, match="format dot: expected html, to compare"):
@@ -410,3 +426,19 @@ def test_a_comparison_has_the_differences_of_two_graphs_and_no_lines(stored):
     assert after.nodes.keys() - before.nodes.keys() == {"new"}
     assert all(node.source is None for node in after)
     assert both.roles["gradients/out_grad/ReluGrad"] is Role.GRADIENT  # which the file does not say
+
+
+def test_a_step_does_not_differ_from_its_own_file(tmp_path):
+    """Neither by lines, nor by what is fed, nor by the shapes that follow; parameters of functions have other
+    names there.
+    """
+    x = tf.placeholder(tf.float32, [None, 2], name="x")
+    y = tf.cond(tf.reduce_sum(x) > 1.0, lambda: tf.exp(x), lambda: tf.nn.relu(x), name="y")
+    graph, step = tf.get_default_graph(), {"fetches": y, "feed_dict": {x: np.ones([3, 2])}}
+    export(graph, tmp_path / "own.pb", **step)
+    both = Comparison(source_of(tmp_path / "own.pb", fetches=y.name), source_of(graph, **step))
+    before, after = (view_of(stage.parts) for stage in both.stages())
+    assert {name for name in before.nodes.keys() ^ after.nodes.keys() if "captured" not in name} == set()
+    assert [
+        name for name in before.nodes.keys() & after.nodes if before.nodes[name] != after.nodes[name]
+    ] == []

@@ -182,7 +182,7 @@ def test_two_graphs_are_compared(browser, tmp_path):
     with graph.as_default():
         tf.exp(graph.get_tensor_by_name("loss:0"), name="new")
     export(graph, tmp_path / "compared.html", against=tmp_path / "earlier.pb")
-    opened = browser.open(tmp_path / "compared.html", fragment="#stage=after")
+    opened = browser.open(tmp_path / "compared.html")  # at what has changed
     assert opened.text_of("h1") == "graph, compared with earlier.pb"
     counts = opened.evaluate("['added', 'removed', 'changed'].map((kind) => flowrtPage.changes[kind])")
     assert counts == [1, 0, 0]

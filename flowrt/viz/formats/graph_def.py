@@ -27,7 +27,7 @@ import numpy as np
 from google.protobuf import text_format
 
 from flowrt import dtypes
-from flowrt.graph.construction.constant import feed_op, placeholder_op
+from flowrt.graph.construction.constant import feed_op
 from flowrt.graph.functions.control_flow import case_op, if_op, while_op
 from flowrt.graph.messages.graph_def import nodes_to_graph_def
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec, with_functions
@@ -39,6 +39,7 @@ from flowrt.storage.records import encode_record
 from flowrt.summary.event_file import FILE_VERSION
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import PAIR, Parts
+from flowrt.viz.stored_form import placeholder_for
 from flowrt.viz.view import MAX_EMBEDDED
 
 if TYPE_CHECKING:
@@ -158,16 +159,10 @@ def _public(node: Node) -> Node:
     return node if form is None else form(node)
 
 
-def _placeholder(node: Node) -> Node:
-    (spec,) = node.outputs
-    attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
-    return node.replace(op=placeholder_op, attrs={**attrs, "dtype": spec.dtype, "shape": spec.shape})
-
-
 def _constant(node: Node) -> Node:
     if not _is_large(node.attrs["value"]):
         return node
-    return _placeholder(node.replace(attrs={**node.attrs, TOO_LARGE: ("value",)}))
+    return placeholder_for(node.replace(attrs={**node.attrs, TOO_LARGE: ("value",)}))
 
 
 def _is_large(value: np.ndarray[Any, Any]) -> bool:
@@ -226,7 +221,7 @@ def _parameter(name: str, function: Subgraph) -> Node:
 
 
 _FORMS = {
-    "_Feed": _placeholder,
+    "_Feed": placeholder_for,
     "Const": _constant,
     "_Recv": _receive,
     "_Case": _branches,
