@@ -4,8 +4,10 @@
     (all)          124      62,250  243 KiB  486 KiB   359 M  7.74 MiB
     conv1            5         320  1.25 KiB  2.5 KiB  2.62 M   1.5 MiB
 
-The operations are those that run, after the optimisation of the step. A loop's body and both branches of a
-``cond`` count once: how often they run is known only at run time.
+The operations are those that run, after the optimisation of the step. Products and convolutions count two
+floating-point operations for each pair of factors; operations that only move elements, none; others, also
+updates by optimizers, one for each number in the largest tensor that they read or compute. A loop's body and
+both branches of a ``cond`` count once: how often they run is known only at run time.
 """
 
 from __future__ import annotations
@@ -104,11 +106,23 @@ def _of_node(step: Subgraph, node: Node, trained: frozenset[str]) -> ScopeSummar
             return ScopeSummary("", state_bytes=_nbytes(spec))
         return ScopeSummary("", parameters=num_elements(spec.shape) or 0, parameter_bytes=_nbytes(spec))
     results = sum(map(_nbytes, node.outputs))
-    own = ScopeSummary("", operations=1, flops=node_cost(step, node), result_bytes=results)
+    own = ScopeSummary("", operations=1, flops=_flops(step, node), result_bytes=results)
     for function in owned_subgraphs(node.attrs):
         for each in function:
             own = own.plus(_of_node(function, each, trained))
     return own
+
+
+def _flops(step: Subgraph, node: Node) -> float:
+    """Its floating-point operations, as the module counts them; unknown dimensions are zero."""
+    op = node.op
+    if op.cost is not None:
+        return node_cost(step, node)
+    is_update = op.effect is Effect.WRITE and any(argument.name == "grad" for argument in op.inputs)
+    if not (is_update or op.effect is Effect.PURE) or op.alias or op.narrows or not node.inputs:
+        return 0.0
+    numbers = [spec for spec in (*map(step.spec, node.inputs), *node.outputs) if spec.dtype.is_floating]
+    return float(max([num_elements(spec.shape) or 0 for spec in numbers], default=0))
 
 
 def _nbytes(spec: TensorSpec) -> int:

@@ -56,6 +56,18 @@ def test_functions_count_with_the_operation_that_owns_them() -> None:
     assert "(all)" in summary_table([total])
 
 
+def test_what_counts_as_floating_point_operations() -> None:
+    """A sum reads 32 numbers, an update 8; a transposed, concatenated or gathered tensor is only moved."""
+    table, fed = tf.get_variable("table", [4, 2]), tf.placeholder(tf.float32, [16, 1])
+    gathered = tf.gather(fed + table[0, 0], tf.placeholder(tf.int32, [16]))
+    moved = tf.concat([tf.transpose(tf.reshape(gathered, [4, 4])), tf.reshape(fed, [4, 4])], 0)
+    loss = tf.reduce_sum(moved)
+    update = tf.train.AdamOptimizer().apply_gradients([(tf.placeholder(tf.float32, [4, 2]), table)])
+    assert step_summary(tf.get_default_graph(), fetches=loss)[0].flops == 16 + 32
+    rows = {row.scope: row for row in step_summary(tf.get_default_graph(), fetches=update, depth=2)}
+    assert rows["Adam/update_table"].flops == 8
+
+
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["summary", str(tmp_path / "none.py")]) == 2
     assert "expected a Python file; there is none" in capsys.readouterr().err
