@@ -93,6 +93,11 @@ def trained() -> list[Any]:
             return [session.run([loss, train])[0] for _ in range(4)]
 
 
+def test_what_python_computes_is_checked() -> None:
+    x = tf.placeholder(tf.float32, [2], name="x")
+    assert "output 0 of PyFunc 'PyFunc'" in failing(tf.py_func(np.sqrt, [x], tf.float32), {x: [1.0, -1.0]})
+
+
 def test_finite_steps_compute_what_they_do_without() -> None:
     checked = trained()
     tf.debugging.disable_check_numerics()

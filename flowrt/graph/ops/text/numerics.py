@@ -24,10 +24,11 @@ def enable_check_numerics(stack_height_limit: int = 30, path_length_limit: int =
     a step that computes NaN or infinity raises `InvalidArgumentError`, which names the operation where it
     arose first, its line and its inputs.
 
-    Constants, fed values and variables are not checked themselves. Steps get slower: operations are computed
-    one by one. What a random operation without a seed of its own draws depends on the number of operations
-    before it, and so is another number. The two limits are TensorFlow's and change nothing: all calls are
-    shown. Idempotent.
+    Constants, fed values, variables and what iterators and queues give are not checked themselves, nor is an
+    operation that is fetched by its own name: the tensor that its call returned is ``y/CheckNumerics:0``, not
+    ``y:0``. Steps get slower: operations are computed one by one. What a random operation without a seed of
+    its own draws depends on the number of operations before it, and so is another number. The two limits are
+    TensorFlow's and change nothing: all calls are shown. Idempotent.
 
     Example:
         >>> tf.debugging.enable_check_numerics()
@@ -50,7 +51,7 @@ def disable_check_numerics() -> None:
 def _checked(operation: Operation) -> Sequence[Tensor]:
     """The outputs of ``operation``, with a check after each in which a bad value can arise."""
     op = operation.op_def
-    if op.effect is not Effect.PURE or op.alias:
+    if op.effect not in (Effect.PURE, Effect.STATEFUL) or op.alias:
         return operation.outputs
     graph, inputs = operation.graph, operation.inputs
     described = ", ".join(f"{tensor.name} {tensor.spec}" for tensor in inputs) or "none"
