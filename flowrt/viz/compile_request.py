@@ -68,7 +68,7 @@ def compile_request(
         raise DTypeError(f"source: expected a Session or a Graph; got {source!r}")
     graph = source if isinstance(source, Graph) else source.graph
     options = _options_of(graph) if isinstance(source, Graph) else source.compile_options()
-    asked = Fetches((), _ends(graph), list) if fetches is None else parse_fetches(graph, fetches)
+    asked = Fetches((), ends_of(graph), list) if fetches is None else parse_fetches(graph, fetches)
     tensors, targets, _ = asked
     if feed_dict is None:
         feeds = _placeholders(graph, needed_ops(tensors, targets))
@@ -85,7 +85,7 @@ def title_of(asked: CompileRequest) -> str:
     )
 
 
-def _ends(graph: Graph) -> tuple[Operation, ...]:
+def ends_of(graph: Graph) -> tuple[Operation, ...]:
     """The operations that nothing reads or waits for, in order."""
     nodes = [op.node for op in graph.get_operations()]
     read = {name for node in nodes for name, _ in node.inputs}.union(*[node.controls for node in nodes])

@@ -33,7 +33,14 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
 from flowrt.tf1.message_files import parsed, read_message
-from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, read_plan, title_of
+from flowrt.viz.compile_request import (
+    CompileRequest,
+    compile_request,
+    devices_asked_for,
+    ends_of,
+    read_plan,
+    title_of,
+)
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.laid_out import LaidOut, laid_out
@@ -64,10 +71,9 @@ class Step:
     def parts(self, view: str) -> Parts:
         """Raises as `Session.run` where it does not compile."""
         asked = self._asked
-        if view == "logical" and not asked.tensors:
-            return {"": built(asked.graph)}
         if view == "logical":
-            return {"": extract(*asked.request)}
+            is_whole = not asked.tensors and asked.targets == ends_of(asked.graph)
+            return {"": built(asked.graph) if is_whole else extract(*asked.request)}
         placed = compile_step(asked.request, asked.options)
         return {"": placed} if view == "placed" else partition(placed)
 

@@ -114,7 +114,7 @@ def _of_node(step: Subgraph, node: Node, trained: frozenset[str]) -> ScopeSummar
 
 
 def _flops(step: Subgraph, node: Node) -> float:
-    """Its floating-point operations, as the module counts them; unknown dimensions are zero."""
+    """The floating-point operations, as the module counts them; unknown dimensions are zero."""
     op = node.op
     if op.cost is not None:
         return node_cost(step, node)

@@ -417,6 +417,13 @@ def test_only_a_page_compares(tmp_path, stored):
     assert main([*words, str(tmp_path / "x.svg")]) == 2
 
 
+def test_of_an_operation_that_is_fetched_only_what_it_needs_is_drawn():
+    x = tf.get_variable("x", [])
+    train = tf.assign_add(x, 1.0, name="train").op
+    assert "x/Assign" in source_of(tf.get_default_graph()).parts("logical")[""].nodes
+    assert "x/Assign" not in source_of(tf.get_default_graph(), fetches=train).parts("logical")[""].nodes
+
+
 def test_a_comparison_has_the_differences_of_two_graphs_and_no_lines(stored):
     graph, *_ = network()
     with graph.as_default():
