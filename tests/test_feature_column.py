@@ -29,6 +29,19 @@ def test_columns_lie_side_by_side_in_the_order_of_their_names(tmp_path: Path) ->
     np.testing.assert_array_equal(run(found), [[0, 1, 0, 1, 1, 0, 1], [0, 0, 1, 0, 0, 1, 2]])
 
 
+def test_an_empty_batch_has_no_rows() -> None:
+    age, kind = tf.placeholder(tf.float32, [None, 1]), tf.placeholder(tf.string, [None])
+    words = fc.categorical_column_with_vocabulary_list("kind", ["a", "b"])
+    bucketized = fc.bucketized_column(fc.numeric_column("age"), [10, 20])
+    features = {"age": age, "kind": kind}
+    tables = [bucketized, fc.indicator_column(words), fc.embedding_column(words, 4)]
+    found = fc.input_layer(features, tables), fc.linear_model(features, [bucketized, words])
+    with tf.Session() as session:
+        session.run([tf.global_variables_initializer(), tf.tables_initializer()])
+        layer, score = session.run(found, {age: np.zeros([0, 1]), kind: np.array([], object)})
+    assert (layer.shape, score.shape) == ((0, 9), (0, 1))
+
+
 def test_embeddings_and_linear_models_are_looked_up_in_their_variables() -> None:
     kind = fc.categorical_column_with_identity("kind", 3)
     weighted = fc.weighted_categorical_column(kind, "weight")

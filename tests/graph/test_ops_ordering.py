@@ -134,6 +134,15 @@ def test_searchsorted_is_numpys_row_by_row(side: Any) -> None:
         np.testing.assert_array_equal(found[entry], np.searchsorted(rows[entry], wanted[entry], side=side))
 
 
+def test_searchsorted_takes_rows_without_values_or_limits() -> None:
+    values, limits = placeholder(dtypes.float32, [None]), placeholder(dtypes.float32, [None])
+    flat = searchsorted(limits, values, side="right")
+    assert value_of(flat, {limits: [1.0, 2.0], values: []}).shape == (0,)
+    assert value_of(flat, {limits: [], values: [3.0, 4.0]}).tolist() == [0, 0]
+    assert value_of(searchsorted(np.zeros([2, 0, 3]), np.zeros([2, 0, 4]))).shape == (2, 0, 4)
+    assert value_of(searchsorted(np.zeros([2, 3]), np.zeros([2, 0]))).shape == (2, 0)
+
+
 @given(st.lists(st.integers(0, 4), max_size=8))
 def test_unique_keeps_the_order_of_first_occurrence(numbers: list[int]) -> None:
     with Graph():

@@ -19,6 +19,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.ranges import range_op
+from flowrt.graph.ops.array.reductions import reduce_prod
 from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.identities import cast
@@ -243,9 +244,15 @@ def searchsorted(
     with get_default_graph().name_scope(name or "searchsorted"):
         rows = convert_to_tensor(sorted_sequence)
         wanted = convert_to_tensor(values, rows.dtype)
-        width, count = getitem(shape(rows), -1), getitem(shape(wanted), -1)
+        dims, count = shape(rows), getitem(shape(wanted), -1)
+        every, width = (
+            reduce_prod(getitem(dims, slice(None, -1))),
+            getitem(dims, -1),
+        )  # -1 has no size if count is 0
         bound = lower_bound if side == "left" else upper_bound
-        found = bound(reshape(rows, [-1, width]), reshape(wanted, [-1, count]), out_type=as_dtype(out_type))
+        found = bound(
+            reshape(rows, [every, width]), reshape(wanted, [every, count]), out_type=as_dtype(out_type)
+        )
         return reshape(found, shape(wanted))
 
 
