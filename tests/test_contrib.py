@@ -239,3 +239,14 @@ def test_a_variable_is_once_among_the_models_variables() -> None:
 def test_keras_is_there_under_contribs_name() -> None:
     assert tf.contrib.keras.layers is tf.keras.layers
     assert tf.contrib.keras.python.keras.backend is tf.keras.backend
+
+
+def test_the_confusion_matrix_of_mean_iou_counts_beyond_what_float32_does() -> None:
+    value, matrix = tf.metrics.mean_iou([0, 1, 1], [0, 0, 1], 2)
+    (counted,) = tf.get_collection(tf.GraphKeys.METRIC_VARIABLES)
+    with tf.Session() as session:
+        session.run(tf.local_variables_initializer())
+        counted.load([[2**24, 0], [0, 2**24]], session)
+        np.testing.assert_array_equal(session.run(matrix), [[2**24 + 1, 0], [1, 2**24 + 1]])
+        assert session.run(value) == pytest.approx(1.0)
+        assert (matrix.dtype, value.dtype) == (tf.float64, tf.float32)

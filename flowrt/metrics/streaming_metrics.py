@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.dtypes import float32, int64
+from flowrt.dtypes import DType, float32, float64, int64
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
@@ -76,10 +76,10 @@ def _metric(function: Callable[..., Pair]) -> Callable[..., Pair]:
     return with_parameters(function, [*parameters_of(function)[1:], *map(optional, names)], call)
 
 
-def _total(name: str, shape: Sequence[int] = ()) -> Variable:
+def _total(name: str, shape: Sequence[int] = (), dtype: DType = float32) -> Variable:
     """A variable to count in: on several replicas each counts its own part."""
     return Variable(
-        lambda: zeros(shape, float32),
+        lambda: zeros(shape, dtype),
         trainable=False,
         collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
         name=name,
@@ -248,20 +248,23 @@ def mean_iou(
     num_classes: int,
     weights: TensorLike | None = None,
 ) -> Pair:
-    """Intersection over union, averaged over the classes that occur. The update is the confusion matrix."""
+    """Intersection over union, averaged over the classes that occur. The update is the confusion matrix.
+
+    It is counted in float64: labels of pixels soon exceed 2**24, where float32 stops counting by ones.
+    """
     with to.scope("mean_iou"):
-        total = _total("total_confusion_matrix", [num_classes, num_classes])
+        total = _total("total_confusion_matrix", [num_classes, num_classes], float64)
         flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
-        spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
-        found = confusion_matrix(flat[0], flat[1], num_classes, float32, weights=spread)
+        spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float64), [-1])
+        found = confusion_matrix(flat[0], flat[1], num_classes, float64, weights=spread)
         value = to.with_value(_mean_iou_of, total)
         return value, to.with_update(total.assign_add(found))
 
 
 def _mean_iou_of(matrix: Tensor) -> Tensor:
     """The mean intersection over union of a confusion matrix."""
-    both = diag_part(matrix)
-    union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
+    both = cast(diag_part(matrix), float32)
+    union = cast(reduce_sum(matrix, 0) + reduce_sum(matrix, 1), float32) - both
     occurs = cast(not_equal(union, 0.0), float32)
     return div_no_nan(reduce_sum(div_no_nan(both, union)), reduce_sum(occurs), name="mean_iou")
 
