@@ -436,12 +436,12 @@ def strided_slice(
     default).
 
     All three are vectors with one entry per dimension, from the first on; bit i of a mask refers to entry i.
-    ``var`` must be None: slices cannot be assigned to. Raises `InvalidArgumentError` for a stride of 0, too
-    many entries, or a single index out of bounds.
+    ``var`` must be None: ``variable[key].assign(value)`` assigns to a slice. Raises `InvalidArgumentError`
+    for a stride of 0, too many entries, or a single index out of bounds.
     """
     if var is not None:
         raise InvalidArgumentError(
-            f"strided_slice: expected no var (slices cannot be assigned to); got {var!r}"
+            f"strided_slice: expected no var; got {var!r}. Instead: variable[begin:end].assign(value)"
         )
     if strides is None:
         strides = ones_like(begin)
