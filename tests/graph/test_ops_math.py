@@ -18,9 +18,10 @@ from flowrt.executor.session.session import Session
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
-from flowrt.graph.ops.elementwise import complex_parts, special
+from flowrt.graph.ops.elementwise import complex_parts, division, special
 from flowrt.graph.ops.elementwise import math as m
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, power, subtract
+from flowrt.graph.ops.nn import fake_quant
 from tests.graph.evaluation import value_of
 
 EULER = 0.57721566490153286
@@ -346,3 +347,40 @@ def test_powers_of_integers_and_of_other_exponents_are_powers() -> None:
         assert value_of(first).tolist() == [0, 12]
         assert value_of(gradients(first, x)[0]).tolist() == [0, 12]
         assert value_of(gradients(gradients(power(x, 2.0), x)[0], x)[0]).tolist() == [2, 2]
+
+
+# --- fake quantization
+
+
+@pytest.mark.parametrize("by_channel", [False, True], ids=["vars", "per_channel"])
+def test_gradients_pass_a_fake_quantization_that_has_no_range_yet(by_channel: bool) -> None:
+    x, ends = constant(np.array([[-1, 2], [3, -4]], np.float32)), np.zeros(2, np.float32)
+    quantize = fake_quant.fake_quant_with_min_max_vars
+    if by_channel:
+        quantize, high = fake_quant.fake_quant_with_min_max_vars_per_channel, np.array([0, 5], np.float32)
+    else:
+        ends, high = ends[0], np.float32(0)
+    inputs = [x, constant(ends), constant(high)]
+    slopes = [value_of(slope).tolist() for slope in gradients(quantize(*inputs), inputs)]
+    if by_channel:  # the second channel has a range, from 0 to 5
+        assert slopes == [[[1, 1], [1, 0]], [0, 1], [0, 0]]
+    else:
+        assert slopes == [[[1, 1], [1, 1]], 0, 0]
+
+
+def test_fake_quantization_needs_a_range_with_a_width() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"min: expected less than max; got min=2.0, max=-1.0"):
+        fake_quant.fake_quant_with_min_max_args([1.0], 2.0, -1.0)
+
+
+@pytest.mark.parametrize("name", ["div_no_nan", "mul_no_nan"])
+def test_complex_numbers_without_nan(name: str) -> None:
+    x, y = np.array([1 + 2j, 3 - 1j, np.inf]), np.array([1j, 2 - 2j, 0])
+    inputs = [constant(x), constant(y)]
+    z = getattr(division, name)(*inputs)
+    slopes = [value_of(slope) for slope in gradients([complex_parts.real(z), complex_parts.imag(z)], inputs)]
+    is_quotient = name == "div_no_nan"
+    dx, dy = (1 / y[:2], -x[:2] / y[:2] ** 2) if is_quotient else (y[:2], x[:2])
+    np.testing.assert_allclose(value_of(z), [*(x[:2] / y[:2] if is_quotient else x[:2] * y[:2]), 0])
+    for slope, expected in zip(slopes, (dx, dy), strict=True):
+        np.testing.assert_allclose(slope[:2], (1 + 1j) * expected.conj())

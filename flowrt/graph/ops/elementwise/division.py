@@ -301,13 +301,12 @@ def _xdivy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
 
 
 def _div_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-    y = op.inputs[1]
-    dx = div_no_nan(dz, y)
-    return unbroadcast_pair(op, dx, op_def("Neg")(multiply(dx, op.outputs[0])))
+    dx = div_no_nan(dz, conjugated(op.inputs[1]))
+    return unbroadcast_pair(op, dx, op_def("Neg")(multiply(dx, conjugated(op.outputs[0]))))
 
 
 def _mul_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
-    x, y = op.inputs
+    x, y = (conjugated(t) for t in op.inputs)
     return unbroadcast_pair(op, mul_no_nan(dz, y), mul_no_nan(x, dz))
 
 
@@ -349,9 +348,9 @@ xdivy = binary_op(
 div_no_nan = binary_op(
     "DivNoNan",
     _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 1),
-    "FLOATING",
+    "INEXACT",
     vjp=_div_no_nan_vjp,
-    samples=pairs(gap=0.5, dtype=None),
+    samples=pairs(gap=0.5, dtype=np.complex64),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x / y)),
     doc="x / y, and 0 where y is 0.",
 )
@@ -360,9 +359,9 @@ div_no_nan = binary_op(
 mul_no_nan = binary_op(
     "MulNoNan",
     _guarded(lambda xp, x, y, out: xp.multiply(x, y, out), 1),
-    "FLOATING",
+    "INEXACT",
     vjp=_mul_no_nan_vjp,
-    samples=pairs(gap=0.5, dtype=None),
+    samples=pairs(gap=0.5, dtype=np.complex64),
     loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x * y)),
     doc="x * y, and 0 where y is 0, even if x is infinite or not a number.",
 )

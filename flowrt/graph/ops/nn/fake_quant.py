@@ -1,6 +1,7 @@
 """Numbers rounded to the values that a quantized tensor could have: `FakeQuantWithMinMaxArgs` and its kin.
 
-The range is moved so that 0 is one of the values. Gradients pass where the input is inside the range.
+The range is moved so that 0 is one of the values. Gradients pass where the input is inside the range, and
+everywhere while both of its ends are 0: variables that have no range yet do not stop training.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def _passing(
 ) -> list[Any]:
     """The gradients of the inputs, and of the ends of the range: of what is cut off."""
     begin, end, _ = _steps(xp, low, high, num_bits, narrow_range)
-    below, above = inputs < begin, inputs > end
+    is_range = (xp.asarray(low) != 0) | (xp.asarray(high) != 0)
+    below, above = (inputs < begin) & is_range, (inputs > end) & is_range
     zero = np.float32(0)
     return [
         xp.where(below | above, zero, gradients),
@@ -71,11 +73,19 @@ def _attrs_of(op: Any) -> dict[str, Any]:
 
 _ENDS = "min: float = -6.0, max: float = 6.0"
 
+
+def _args_shape(s: ShapeContext) -> Sequence[Shape]:
+    low, high = s.attrs["min"], s.attrs["max"]
+    if not low < high:
+        raise InvalidArgumentError(f"min: expected less than max; got min={low}, max={high}")
+    return unchanged(s)
+
+
 fake_quant_with_min_max_args_gradient: OpDef[Tensor] = define_op(
     "FakeQuantWithMinMaxArgsGradient",
     "gradients: float32, inputs: float32 -> backprops: float32",
     attrs=f"{_ENDS}, {_ATTRS}",
-    shape=unchanged,
+    shape=_args_shape,
     kernel=lambda xp, gradients, inputs, min, max, num_bits, narrow_range, out=None: delivered(
         xp, _passing(xp, gradients, inputs, min, max, num_bits, narrow_range, None)[0], np.float32, out
     ),
@@ -94,7 +104,7 @@ fake_quant_with_min_max_args: OpDef[Tensor] = define_op(
     "FakeQuantWithMinMaxArgs",
     "inputs: float32 -> outputs: float32",
     attrs=f"{_ENDS}, {_ATTRS}",
-    shape=unchanged,
+    shape=_args_shape,
     kernel=lambda xp, inputs, min, max, num_bits, narrow_range, out=None: _quantized(
         xp, inputs, min, max, num_bits, narrow_range, out
     ),
