@@ -112,3 +112,5 @@ def test_windows_and_bands() -> None:
     np.testing.assert_allclose(inside, 1)
     with pytest.raises(InvalidArgumentError, match=r"edge_hertz < upper_edge_hertz; got 20, 125.0, 5"):
         tf.signal.linear_to_mel_weight_matrix(upper_edge_hertz=5)
+    with pytest.raises(InvalidArgumentError, match=r"half of sample_rate, 4000.0; got 7600.0"):
+        tf.signal.linear_to_mel_weight_matrix(sample_rate=8000, upper_edge_hertz=7600.0)

@@ -52,6 +52,12 @@ def linear_to_mel_weight_matrix(
             f"upper_edge_hertz; got {num_mel_bins}, {lower_edge_hertz}, {upper_edge_hertz}",
             InvalidArgumentError,
         )
+    if isinstance(sample_rate, int | float) and upper_edge_hertz > sample_rate / 2:
+        raise misuse(
+            "linear_to_mel_weight_matrix: expected upper_edge_hertz of at most half of sample_rate, "
+            f"{sample_rate / 2}; got {upper_edge_hertz}",
+            InvalidArgumentError,
+        )
     with name_scope(name, "linear_to_mel_weight_matrix"):
         highest = cast(sample_rate, kind) / 2
         bins = linspace(cast(0.0, kind), highest, convert_to_tensor(num_spectrogram_bins, int32))
