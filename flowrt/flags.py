@@ -24,10 +24,11 @@ def _boolean(text: str) -> bool:
 
 
 class Flag(NamedTuple):
-    """A flag and its value."""
+    """A flag, its value and its default."""
 
     name: str
     value: Any
+    default: Any
 
 
 @final
@@ -37,6 +38,7 @@ class FlagValues:
     def __init__(self) -> None:
         self.__dict__["_parser"] = argparse.ArgumentParser(allow_abbrev=False)
         self.__dict__["_values"] = {}
+        self.__dict__["_defaults"] = {}
         self.__dict__["_required"] = set()
         self.__dict__["_parsed"] = False
 
@@ -55,7 +57,7 @@ class FlagValues:
                 raise InvalidArgumentError(
                     f"flag --{name}: expected a default of the flag's type; got {default!r}"
                 ) from None
-        self._values[name] = default
+        self.set_default(name, default)
         names = [f"--{name}"] + ([f"--{name.replace('_', '-')}"] if "_" in name else [])
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help, "type": kind}
         if kind is _boolean:
@@ -72,7 +74,7 @@ class FlagValues:
 
     def set_default(self, name: str, value: Any) -> None:
         """Another value than the definition's, unless the command line has one."""
-        self._values[name] = value
+        self._values[name] = self._defaults[name] = value
 
     def __call__(self, argv: list[str] | None = None, known_only: bool = True) -> list[str]:
         arguments: list[str] = list(sys.argv if argv is None else argv)
@@ -104,8 +106,8 @@ class FlagValues:
         return self._values[name]
 
     def __getitem__(self, name: str) -> Any:
-        """The flag itself; its ``value`` is the flag's."""
-        return Flag(name, getattr(self, name))
+        """The flag itself, with its ``value`` and ``default``."""
+        return Flag(name, getattr(self, name), self._defaults[name])
 
     def __contains__(self, name: object) -> bool:
         return name in self._values

@@ -55,8 +55,13 @@ class Blas(NamedTuple):
 
 def local_devices() -> list[DeviceFacts]:
     """The CPU and the GPUs that this process can use, as they are now. Opens each GPU."""
+    return [host_facts(), *map(_gpu_facts, visible_devices())]
+
+
+def host_facts() -> DeviceFacts:
+    """The CPU, with the machine's memory or what this process may use of it."""
     free, total = HostExecutor(CPU_NAME).memory_info()
-    return [DeviceFacts(CPU_NAME, "CPU", processor_name(), free, total), *map(_gpu_facts, visible_devices())]
+    return DeviceFacts(CPU_NAME, "CPU", processor_name(), free, total)
 
 
 def _gpu_facts(gpu: GpuDescription) -> DeviceFacts:

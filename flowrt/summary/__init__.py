@@ -4,6 +4,7 @@
     flowrt/graph/ops/text/wave_files.py  audio: the same for sounds
     writer.py                            FileWriter: messages with step and time
     event_file.py                        the file format
+    run_facts.py                         script, command, host and versions, in a file beside it
 
 Importing this package imports protobuf, so `import flowrt` defers it to first use.
 """

@@ -15,13 +15,15 @@ from flowrt.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph
 from flowrt.protos.event_pb2 import Event, SessionLog, Summary, TaggedRunMetadata
 from flowrt.summary.event_file import EventFileWriter
+from flowrt.summary.run_facts import gather, write_facts
 
 
 class FileWriter(Closing):
     """Writes to a new event file for TensorBoard in ``logdir``, which is created if missing.
 
     ``graph`` is added immediately. Up to ``max_queue`` events are buffered, at most ``flush_secs`` seconds
-    while others are added; see `EventFileWriter`. Thread-safe. Raises `PermissionDeniedError` or
+    while others are added; see `EventFileWriter`. A small file beside it tells ``flowrt report`` what was run
+    (`flowrt.summary.run_facts`). Thread-safe. Raises `PermissionDeniedError` or
     `FailedPreconditionError` if no file can be created.
 
     Example:
@@ -45,6 +47,7 @@ class FileWriter(Closing):
                 "FileWriter: expected no session; got one. Pass fetched summaries to add_summary()"
             )
         self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix)
+        write_facts(self.get_logdir(), gather())
         self._lock = threading.Lock()
         self._described: set[str] = set()
         self._traced: set[str] = set()

@@ -115,7 +115,7 @@ def run_files(tmp_path_factory):
     with tf.Session(graph=graph) as session, tf.summary.FileWriter(str(directory), graph) as writer:
         writer.add_summary(session.run(loss, options=options, run_metadata=metadata), 1)
         writer.add_run_metadata(metadata, "step_1")
-    (events,) = directory.iterdir()
+    (events,) = directory.glob("events.*")
     return {"events.out.tfevents.1": events.read_bytes(), "run_metadata.pb": metadata.SerializeToString()}
 
 
