@@ -1,7 +1,8 @@
-"""The files of a run's directory: event files, records of tasks, plans, traces.
+"""The files of a run's directory: event files, facts, records of tasks, plans, traces.
 
 Rules of this file: a damaged file is an error, or is read up to the damage, and a note names the place. A
-file without read permission is a note. A directory with nothing to show is an error.
+file without read permission is a note, and so is a damaged record of facts, which holds no measured value. A
+directory with nothing to show is an error.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from flowrt.profiler.steps import Step, read_step
 from flowrt.protos.event_pb2 import Event, SessionLog
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.summary.event_file import WRITE_S, read_events
+from flowrt.summary.run_facts import RunFacts, is_facts_file, read_facts
 
 MAX_TRACES = 50
 """Maximum number of traced steps to read, the last ones: each may have 100,000 operations."""
@@ -60,6 +62,10 @@ class Run:
     """Points by step for each scalar's tag and folder of event files. A file that restarts at an earlier step
     has a separate line, ``train (2)``.
     """
+    folders: list[str] = field(default_factory=list)
+    """Names of the folders with event files or facts."""
+    facts: list[tuple[str, RunFacts]] = field(default_factory=list)
+    """The records of processes, each with the folder that it is in."""
     traces: list[Trace] = field(default_factory=list)
     peaks: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
     """Peak bytes of live results in each traced step, including those not read, by device and folder."""
@@ -104,6 +110,8 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
             _read_events(run, path)
         elif path.name.endswith(SUFFIX):
             _read_record(run, path)
+        elif is_facts_file(path):
+            _read_facts(run, path)
         elif path.suffix == ".json" and path.is_file():
             _look_at_json(run, path)
     if not (run.files or run.trace_files):
@@ -153,9 +161,7 @@ def _read_plan(run: Run, path: Path) -> None:
 
 def _read_events(run: Run, path: Path) -> None:
     """One event file, up to where it breaks."""
-    is_top = path.parent == run.directory
-    folder = run.directory.resolve().name if is_top else str(path.parent.relative_to(run.directory))
-    source = _Source(path, folder)
+    source = _Source(path, _folder(run, path))
     count = 0
     try:
         for event in read_events(path, WRITE_S):
@@ -167,6 +173,26 @@ def _read_events(run: Run, path: Path) -> None:
         shown = f" Shown are the {count} events before." if count else ""
         _take_damage(run, error, f"{error.message.rstrip('.')}.{shown}")
     if count:
+        run.files.append(path)
+
+
+def _folder(run: Run, path: Path) -> str:
+    """The name of the folder of ``path``, which the run has from now on."""
+    is_top = path.parent == run.directory
+    folder = run.directory.resolve().name if is_top else str(path.parent.relative_to(run.directory))
+    if folder not in run.folders:
+        run.folders.append(folder)
+    return folder
+
+
+def _read_facts(run: Run, path: Path) -> None:
+    """A damaged record is a note only: nothing that was measured is in it."""
+    try:
+        facts = read_facts(path)
+    except DataLossError as error:
+        run.notes.append(f"{_inside(run, error.message)}.")
+    else:
+        run.facts.append((_folder(run, path), facts))
         run.files.append(path)
 
 

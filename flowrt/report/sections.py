@@ -19,6 +19,7 @@ from flowrt.report.parts import legend, missing, section, table
 from flowrt.report.plan_sections import PLAN_SECTIONS
 from flowrt.report.read_run import Point, Run
 from flowrt.report.scale import byte_ticks, duration, number, share
+from flowrt.report.setup_sections import comparison, setup
 from flowrt.report.step_times import ACTIVITIES, Traffic, activities, activity_of, mean_span, streams, traffic
 
 MAX_OPS = 20
@@ -201,7 +202,7 @@ def files(run: Run) -> Markup:
     return section("Files", *parts)
 
 
-RUN_SECTIONS = (curves, step_times, slowest_ops, sent, memory, cluster_events)
+RUN_SECTIONS = (setup, comparison, curves, step_times, slowest_ops, sent, memory, cluster_events)
 
 
 def sections_of(run: Run) -> list[Callable[[Run], Markup]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from flowrt.protos.event_pb2 import Summary
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.rendezvous.matching.key import create_key
 from flowrt.summary import FileWriter
+from flowrt.summary.run_facts import RunFacts, is_facts_file
 from tests.profiler.made_stats import BASE, DEVICES, add
 
 STEPS = 150
@@ -94,3 +96,13 @@ def write_plan_record(directory: Path, script: str = "train.py") -> Path:
     path = directory / FILE
     write_plan(path, record)
     return path
+
+
+def write_facts(directory: Path, *records: RunFacts) -> None:
+    """Replace the facts of this process by ``records``, of one process each."""
+    for path in filter(is_facts_file, list(directory.iterdir())):
+        path.unlink()
+    for number, record in enumerate(records):
+        (directory / f"run_facts.{int(record.start)}.h{number}.1.json").write_text(
+            json.dumps(record._asdict())
+        )

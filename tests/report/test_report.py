@@ -92,8 +92,8 @@ def page_of(directory: Path) -> Page:
 def test_a_whole_run_is_on_one_page(tmp_path: Path) -> None:
     sections = page_of(write_whole_run(tmp_path)).sections
     assert list(sections)[1:] == [
-        "Curves", "Step time", "Slowest operations", "Transfers between devices", "Memory",
-        "Cluster events", "Files",
+        "Setup", "Comparison", "Curves", "Step time", "Slowest operations", "Transfers between devices",
+        "Memory", "Cluster events", "Files",
     ]  # fmt: skip
     assert re.search(r"loss.*accuracy.*odd", sections["Curves"])
     assert "train" in sections["Curves"]

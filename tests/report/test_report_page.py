@@ -40,7 +40,8 @@ def test_over_a_curve_the_caption_tells_its_values(pages: dict[str, Page]) -> No
     caption = "document.querySelector('figcaption span').textContent"
     resting = page.evaluate(caption)
     x, y = page.evaluate(
-        f"(() => {{ const box = document.querySelector('{CURVE}').getBoundingClientRect();"
+        f"(() => {{ const curve = document.querySelector('{CURVE}'); curve.scrollIntoView();"
+        " const box = curve.getBoundingClientRect();"
         " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
     )
     page.move(x, y)
