@@ -85,7 +85,8 @@ docs: $(READY)  ## regenerate the documentation's pictures from the examples (ne
 	@OPENBLAS_NUM_THREADS=1 $(PY) -m flowrt export --schedule examples/gpt_pipeline.py \
 		--out docs/pictures/pipeline_run.svg -- --width 128 --steps 40 | tail -n 1
 	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
-	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
+	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png \
+		'#curves'
 
 docs-site: $(READY)  ## build the documentation site (runs/site): pages, tutorials, API reference; links are checked
 	@$(PY) $(PIP) install --editable '.[docs]'

@@ -9,8 +9,8 @@ from flowrt.report import charts
 
 
 def section(title: str, *parts: Child) -> Markup:
-    """A part of the page under a heading."""
-    return element("section", element("h2", title), *parts)
+    """A part of the page under a heading, at ``#step-time`` for "Step time"."""
+    return element("section", element("h2", title), *parts, id=title.lower().replace(" ", "-"))
 
 
 def missing(title: str, what: str, how: str) -> Markup:
