@@ -21,7 +21,7 @@ from reference import write_reference  # noqa: E402  of this folder
 project = "flowrt"
 author = "The flowrt authors"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-include_patterns = ["*.md", "docs/*.md", "docs/tutorials/*.md", "docs/site/**"]
+include_patterns = ["*.md", "docs/*.md", "docs/tutorials/*.md", "docs/explanation/*.md", "docs/site/**"]
 exclude_patterns = ["docs/pictures/**", "docs/site/*.py", "docs/site/__pycache__/**"]
 root_doc = "docs/site/index"
 source_suffix = {".rst": "restructuredtext", ".md": "markdown"}
