@@ -82,6 +82,8 @@ def mean_iou(
     name: Any = None,
 ) -> Pair:
     """Intersection over union, averaged over the classes that occur. The update is the confusion matrix.
+
+    It is counted in float64: labels of pixels soon exceed 2**24, where float32 stops counting by ones.
     """
 
 def mean_per_class_accuracy(

@@ -5,6 +5,8 @@ The scale is that of HTK: 1127 log(1 + frequency / 700).
 
 from __future__ import annotations
 
+from typing import Any
+
 from flowrt.dtypes import DTypeLike, as_dtype, float32, int32
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -52,10 +54,11 @@ def linear_to_mel_weight_matrix(
             f"upper_edge_hertz; got {num_mel_bins}, {lower_edge_hertz}, {upper_edge_hertz}",
             InvalidArgumentError,
         )
-    if isinstance(sample_rate, int | float) and upper_edge_hertz > sample_rate / 2:
+    known: Any = sample_rate
+    if isinstance(known, int | float) and upper_edge_hertz > known / 2:
         raise misuse(
             "linear_to_mel_weight_matrix: expected upper_edge_hertz of at most half of sample_rate, "
-            f"{sample_rate / 2}; got {upper_edge_hertz}",
+            f"{known / 2}; got {upper_edge_hertz}",
             InvalidArgumentError,
         )
     with name_scope(name, "linear_to_mel_weight_matrix"):
