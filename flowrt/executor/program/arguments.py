@@ -93,7 +93,7 @@ class LateArray(NamedTuple):
         if not (is_array and array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype):
             array = np.array(array, dtype, order="C")
         if array.shape != shape:
-            message = f"expected an update of shape {list(shape)}; got {list(array.shape)}"
+            message = f"expected a value of shape {list(shape)}; got {list(array.shape)}"
             raise InvalidArgumentError(message)
         return array
 
