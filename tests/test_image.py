@@ -170,3 +170,10 @@ def test_a_random_part_covers_enough_of_a_box_and_keeps_to_its_ranges(session: t
         session.run(sample([10, 10, 3], none))
     with pytest.raises(InvalidArgumentError, match=r"areas up to 1; got None, \[0.5, 2\]"):
         sample([10, 10, 3], boxes, area_range=[0.5, 2])
+
+
+def test_images_of_the_asked_size_stay_as_they_are() -> None:
+    images = np.ones((1, 3, 3, 1), np.float32)
+    images[0, 1, 1], images[0, 2, 2] = np.nan, np.inf  # inf - inf is NaN between two rows
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(tf.image.resize_bilinear(images, [3, 3])), images)

@@ -174,6 +174,8 @@ def _weighted(taps_of: Callable[..., Taps]) -> Callable[..., Any]:
     def kernel(
         xp: Any, images: Any, size: Any, align_corners: bool, half_pixel_centers: bool, out: Any = None
     ) -> Any:
+        if taps_of is linear_taps and tuple(size) == images.shape[1:3]:  # inf - inf would be NaN below
+            return delivered(xp, images.astype(np.float32), np.float32, out)
         flags = (align_corners, half_pixel_centers)
         rows, columns = (taps_of(size[i], images.shape[1 + i], *flags) for i in range(2))
         sums = _sums_of_two if xp is np and taps_of is linear_taps else partial(_sums, xp)
