@@ -23,7 +23,7 @@ from flowrt.executor.ends.fetches import Fetches, parse_fetches
 from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.plan_description import settled
-from flowrt.executor.session.session import BaseSession, Session
+from flowrt.executor.session.session import BaseSession, Session, not_a_dict
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.layouts.attributes import MESH
 from flowrt.graph.layouts.mesh import parse_mesh
@@ -72,6 +72,8 @@ def compile_request(
     tensors, targets, _ = asked
     if feed_dict is None:
         feeds = _placeholders(graph, needed_ops(tensors, targets))
+    elif not isinstance(feed_dict, Mapping):
+        raise not_a_dict(feed_dict)
     else:
         flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
         feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}

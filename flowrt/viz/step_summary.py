@@ -16,6 +16,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.analysis.cost import node_cost
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
@@ -58,14 +59,19 @@ def step_summary(
     depth: int = 1,
 ) -> list[ScopeSummary]:
     """The rows of a step of ``what`` (see `flowrt.viz.sources.source_of`): everything, then scopes of up to
-    ``depth`` parts, each before those in it. Nothing runs. Raises as `flowrt.viz.export`.
+    ``depth`` parts, each before those in it. An operation of which a scope has the name, such as ``Mean``, is
+    in it. Nothing runs. Raises as `flowrt.viz.export`.
     """
     (step,) = source_of(what, fetches, feed_dict).parts("placed").values()
+    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+        raise InvalidArgumentError(f"depth: expected an integer >= 1; got {depth!r}")
     rows = {ALL: ScopeSummary(ALL)}
     trained = _trained(what)
+    scopes = {parent for node in step for parent in _parents(node.name)}
     for node in step:
         own = _of_node(step, node, trained)
-        parts = node.name.split("/")[:-1][:depth]
+        scope = node.name if node.name in scopes else node.name.rpartition("/")[0]
+        parts = scope.split("/")[:depth] if scope else []
         for name in (ALL, *["/".join(parts[: i + 1]) for i in range(len(parts))]):
             rows[name] = rows.get(name, ScopeSummary(name)).plus(own)
     return [rows.pop(ALL), *[rows[name] for name in _in_order(rows)]]
@@ -89,6 +95,12 @@ def summary_table(rows: Sequence[ScopeSummary]) -> str:
     widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
     right = [[row[0], *map(str.rjust, row[1:], widths[1:])] for row in (head, *cells)]
     return "\n".join(aligned(right))
+
+
+def _parents(name: str) -> Iterator[str]:
+    """The scopes around ``name``: of ``a/b/c``, ``a/b`` and ``a``."""
+    while name := name.rpartition("/")[0]:
+        yield name
 
 
 def _trained(what: object) -> frozenset[str]:

@@ -9,6 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.main import main
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.viz import step_summary, summary_table
 
 SCRIPT = """\
@@ -47,6 +48,14 @@ def test_a_scripts_training_step(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert everything.split()[2:7] == ["44", "176", "B", "176", "B"]
 
 
+def test_an_operation_is_in_the_scope_of_its_name() -> None:
+    tf.reduce_sum(tf.placeholder(tf.float32, [4, 4]), name="loss")
+    assert [(row.scope, row.flops) for row in step_summary(tf.get_default_graph())] == [
+        ("(all)", 16),
+        ("loss", 16),
+    ]
+
+
 def test_functions_count_with_the_operation_that_owns_them() -> None:
     x = tf.placeholder(tf.float32, [4, 4])
     with tf.name_scope("loop"):
@@ -66,6 +75,14 @@ def test_what_counts_as_floating_point_operations() -> None:
     assert step_summary(tf.get_default_graph(), fetches=loss)[0].flops == 16 + 32
     rows = {row.scope: row for row in step_summary(tf.get_default_graph(), fetches=update, depth=2)}
     assert rows["Adam/update_table"].flops == 8
+
+
+def test_mistakes_in_python_are_told() -> None:
+    x = tf.placeholder(tf.float32, [], name="x")
+    with pytest.raises(InvalidArgumentError, match="depth: expected an integer >= 1; got 0"):
+        step_summary(tf.get_default_graph(), depth=0)
+    with pytest.raises(DTypeError, match="feed_dict: expected a dict; got \\["):
+        step_summary(tf.get_default_graph(), x, [x])  # type: ignore[arg-type]
 
 
 def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

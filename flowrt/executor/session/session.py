@@ -141,7 +141,7 @@ class BaseSession(InNotebook):
             request = self._requests.get(key)
         except (TypeError, ValueError):  # the latter for an array, which is neither true nor false
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
-                raise _not_a_dict(feed_dict) from None
+                raise not_a_dict(feed_dict) from None
             raise DTypeError(
                 "run: expected fetches that are tensors, operations, names or a structure of them, and a "
                 f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}",
@@ -150,7 +150,7 @@ class BaseSession(InNotebook):
         if request is None or self._closed or self._graph.mutations != self._mutations:
             self._refresh()
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
-                raise _not_a_dict(feed_dict)
+                raise not_a_dict(feed_dict)
             keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
             feeds = tuple(resolve_feed(self._graph, k) for k in keys)
             is_nested = any(isinstance(k, (tuple, SparseTensor)) for k in feed_dict or ())
@@ -468,7 +468,8 @@ class BaseSession(InNotebook):
             raise closed()
 
 
-def _not_a_dict(feed_dict: object) -> DTypeError:
+def not_a_dict(feed_dict: object) -> DTypeError:
+    """The error for ``feed_dict``, which is no dict."""
     return DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}", source=user_line())
 
 
