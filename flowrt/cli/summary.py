@@ -7,7 +7,7 @@ import json
 
 from flowrt.cli.options import positive, report_mistake
 from flowrt.errors import OpError
-from flowrt.viz.script import main_request, requests_of_script
+from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.step_summary import step_summary, summary_table
 
 EXAMPLES = """
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " file, or a running worker (grpc://host:port)",
     )
     parser.add_argument(
-        "--fetch", action="append", metavar="TENSOR", help="sum up the step that computes TENSOR; repeatable"
+        "--fetch", action="append", metavar="TENSOR", help="sum up only what TENSOR depends on; repeatable"
     )
     parser.add_argument("--depth", type=positive, default=1, help="parts of a scope's name (default: 1)")
     parser.add_argument("--json", action="store_true", help="one object a scope, with all digits")
@@ -36,7 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         if source.endswith(".py"):
             asked = requests_of_script(source, arguments.script_arguments)
-            source, fetches = main_request(asked, fetches or ()), None
+            source = main_request(asked, fetches or ())
+            source, fetches = only(source, fetches) if fetches else source, None
         rows = step_summary(source, fetches, depth=arguments.depth)
     except OpError as error:
         return report_mistake("summary", str(error))
