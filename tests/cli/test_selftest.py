@@ -55,7 +55,7 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_network")
 def test_all_sections_pass_on_this_cpu(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(transfer, "NBYTES", 1 << 20)
     assert main(["selftest"]) == 0
@@ -64,6 +64,7 @@ def test_all_sections_pass_on_this_cpu(
     samples = sum(len(list(op.samples(np.random.default_rng(0)))) for op in registered_ops().values())
     figures = f"{samples} passed, 0 failed, 0 host-only, 0 left out"
     assert f"{samples} samples of {len(registered_ops())} ops: {figures}" in printed[0]
+    assert caplog.messages == []
 
 
 def test_a_failure_is_listed_and_is_the_exit_status(
