@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from flowrt.dtypes import DTypeLike, as_dtype, float32, int32
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -54,11 +56,11 @@ def linear_to_mel_weight_matrix(
             f"upper_edge_hertz; got {num_mel_bins}, {lower_edge_hertz}, {upper_edge_hertz}",
             InvalidArgumentError,
         )
-    known: Any = sample_rate
-    if isinstance(known, int | float) and upper_edge_hertz > known / 2:
+    rate: Any = sample_rate  # a tensor's is not known yet
+    if isinstance(rate, int | float | np.number) and upper_edge_hertz > rate / 2:
         raise misuse(
             "linear_to_mel_weight_matrix: expected upper_edge_hertz of at most half of sample_rate, "
-            f"{known / 2}; got {upper_edge_hertz}",
+            f"{rate / 2}; got {upper_edge_hertz}",
             InvalidArgumentError,
         )
     with name_scope(name, "linear_to_mel_weight_matrix"):
