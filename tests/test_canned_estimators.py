@@ -111,3 +111,48 @@ def test_mistakes_are_told() -> None:
             call()
     with pytest.raises(DTypeError, match="labels: expected words of the label_vocabulary; got int64"):
         trained(tf.estimator.LinearClassifier, KIND, 1, COLUMNS, n_classes=3, label_vocabulary=list("abc"))
+
+
+def given(feature: Any, labels: Any, weights: Any = None) -> Any:
+    return lambda: ({"x": tf.constant(feature), "w": tf.constant(weights or [1.0, 1.0])}, tf.constant(labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ([1, 2], {}, "labels: of two classes they are 0 or 1"),
+        ([-1, 1], {}, "labels: of two classes they are 0 or 1"),
+        (["a", "c"], {"label_vocabulary": ["a", "b"]}, "or words of the label_vocabulary"),
+        ([1], {}, r"labels: expected shape \[2, 1\], of each example; got \[1, 1\]"),
+    ],
+    ids=["above", "below", "word", "few"],
+)
+def test_labels_of_no_class_are_errors(labels: Any, options: Any, message: str) -> None:
+    estimator = tf.estimator.LinearClassifier([fc.numeric_column("x")], **options)
+    with pytest.raises(InvalidArgumentError, match=message):
+        estimator.train(given([1.0, 2.0], labels), steps=1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "weights", "message"),
+    [
+        ([[1.0, 2.0], [3.0, 4.0]], None, r"labels: expected shape \[2, 1\], of each example; got \[2, 2\]"),
+        ([1.0], None, r"labels: expected shape \[2, 1\]"),
+        ([1.0, 2.0], [1.0], r"weights 'w': expected shape \[2, 1\], of each example; got \[1, 1\]"),
+        ([1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]], r"weights 'w': expected shape \[2, 1\]"),
+    ],
+    ids=["wide", "few", "few_weights", "wide_weights"],
+)
+def test_labels_and_weights_do_not_broadcast(labels: Any, weights: Any, message: str) -> None:
+    estimator = tf.estimator.LinearRegressor([fc.numeric_column("x")], weight_column="w")
+    with pytest.raises(InvalidArgumentError, match=message):
+        estimator.train(given([1.0, 2.0], labels, weights), steps=1)
+
+
+def test_labels_of_unknown_shape_are_checked_when_they_are_there() -> None:
+    def inputs() -> Any:
+        labels = tf.placeholder_with_default([[1.0]], [None, None])
+        return {"x": tf.constant([1.0, 2.0])}, labels
+
+    with pytest.raises(InvalidArgumentError, match="labels: of each example"):
+        tf.estimator.LinearRegressor([fc.numeric_column("x")]).train(inputs, steps=1)

@@ -15,11 +15,11 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.statistics import argmax
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
-from flowrt.graph.ops.base.identities import cast
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, squeeze
+from flowrt.graph.ops.base.identities import cast, identity
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.elementwise.arithmetic import maximum, squared_difference
 from flowrt.graph.ops.elementwise.math import sigmoid
 from flowrt.graph.ops.nn.losses import (
@@ -27,10 +27,13 @@ from flowrt.graph.ops.nn.losses import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from flowrt.graph.ops.nn.softmax import softmax
+from flowrt.graph.ops.text.assertions import assert_equal, assert_less_equal, assert_non_negative
 from flowrt.graph.ops.text.formatting import as_string
+from flowrt.graph.shapes import compatible, format_shape, is_static
 from flowrt.graph.source import misuse
 from flowrt.losses import Reduction
 from flowrt.summary import scalar
+from flowrt.variables.graph_scopes import control_dependencies
 
 Pair = tuple[Tensor, Tensor]
 """A metric: its value and its update."""
@@ -42,6 +45,7 @@ class Head(ABC):
     """
 
     logits_dimension: int
+    label_dimension = 1
 
     def __init__(self, weight_column: Any, loss_reduction: Any) -> None:
         Reduction.validate(loss_reduction)
@@ -80,7 +84,8 @@ class Head(ABC):
             return EstimatorSpec(mode, predictions=found)
         if labels is None:
             raise misuse("input_fn: expected features and labels; there are no labels", InvalidArgumentError)
-        actual, weights = self.labels(labels), self._weights(features)
+        actual = _of_each("labels", self.labels(labels), logits, self.label_dimension)
+        weights = self._weights(features, logits)
         each = self.losses(actual, logits)
         loss = losses.compute_weighted_loss(
             each, 1.0 if weights is None else weights, reduction=self._reduction
@@ -92,18 +97,37 @@ class Head(ABC):
         measured |= self.metrics(actual, found, weights)
         return EstimatorSpec(mode, predictions=found, loss=loss, eval_metric_ops=measured)
 
-    def _weights(self, features: Mapping[str, Any]) -> Tensor | None:
-        """[batch, 1], or None."""
+    def _weights(self, features: Mapping[str, Any], logits: Tensor) -> Tensor | None:
+        """[batch, 1], or [batch, label_dimension], or None."""
         if self._weight_key is None:
             return None
         if self._weight_key not in features:
             raise misuse(f"features: expected the weights {self._weight_key!r}", InvalidArgumentError)
-        return _in_columns(cast(convert_to_tensor(features[self._weight_key]), float32))
+        given = _in_columns(cast(convert_to_tensor(features[self._weight_key]), float32))
+        dims = given.spec.shape
+        width = self.label_dimension if dims and dims[-1] == self.label_dimension else 1
+        return _of_each(f"weights {self._weight_key!r}", given, logits, width)
 
 
 def _in_columns(values: Tensor) -> Tensor:
     """[batch] as [batch, 1]."""
     return expand_dims(values, -1) if len(values.shape) == 1 else values
+
+
+def _of_each(what: str, given: Tensor, logits: Tensor, width: int) -> Tensor:
+    """``given``, which must be [batch, width]: losses would broadcast anything else."""
+    examples = logits.spec.shape[0] if logits.spec.shape else None
+    if not compatible(given.spec.shape, (examples, width)):
+        raise misuse(
+            f"{what}: expected shape {format_shape((examples, width))}, of each example; "
+            f"got {format_shape(given.spec.shape)}",
+            InvalidArgumentError,
+        )
+    if examples is not None and is_static(given.spec.shape):
+        return given
+    wanted = stack([shape(logits)[0], width])
+    with control_dependencies([assert_equal(shape(given), wanted, message=f"{what}: of each example")]):
+        return identity(given)
 
 
 def _spread(weights: Tensor | None, like: Tensor) -> Tensor | None:
@@ -152,7 +176,11 @@ class BinaryHead(_Classes):
         super().__init__(2, label_vocabulary, weight_column, loss_reduction)
 
     def labels(self, labels: Any) -> Tensor:
-        return cast(super().labels(labels), float32)
+        numbers = cast(super().labels(labels), float32)
+        rule = "labels: of two classes they are 0 or 1, or words of the label_vocabulary:"
+        checks = [assert_non_negative(numbers, message=rule), assert_less_equal(numbers, 1.0, message=rule)]
+        with control_dependencies(checks):
+            return identity(numbers)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         logistic = sigmoid(logits)
@@ -230,7 +258,7 @@ class RegressionHead(Head):
 
     def __init__(self, label_dimension: int, weight_column: Any, loss_reduction: Any) -> None:
         super().__init__(weight_column, loss_reduction)
-        self.logits_dimension = label_dimension
+        self.logits_dimension = self.label_dimension = label_dimension
 
     def labels(self, labels: Any) -> Tensor:
         return _in_columns(cast(convert_to_tensor(labels), float32))
