@@ -51,6 +51,8 @@ def test_a_linear_classifier_of_two_classes_and_its_metrics() -> None:
     above = (logistic[labels == 1][:, None] > logistic[labels == 0]).mean()
     assert found["auc"] == pytest.approx(above, abs=0.02)
     assert 0.9 < found["auc_precision_recall"] <= 1
+    assert predictions[0]["all_class_ids"].tolist() == [0, 1]
+    assert predictions[0]["all_classes"].tolist() == [b"0", b"1"]
     assert [each["classes"][0] for each in predictions[:5]] == [str(c).encode() for c in chosen[:5]]
 
 

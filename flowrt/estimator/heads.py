@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from flowrt import lookup, losses, metrics
 from flowrt.dtypes import float32, int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -17,7 +19,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.statistics import argmax
-from flowrt.graph.ops.base.filling import ones_like, zeros_like
+from flowrt.graph.ops.base.filling import broadcast_to, ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.elementwise.arithmetic import maximum, squared_difference
@@ -164,6 +166,15 @@ class _Classes(Head):
         found: Tensor = table.lookup(class_ids)
         return found
 
+    def _choices(self, logits: Tensor) -> dict[str, Tensor]:
+        """Every class of each example, in the order of its probabilities: [batch, n_classes]."""
+        names = self._words or [str(number) for number in range(self.n_classes)]
+        dims = stack([shape(logits)[0], self.n_classes])
+        return {
+            "all_class_ids": broadcast_to(np.arange(self.n_classes, dtype=np.int32), dims),
+            "all_classes": broadcast_to(convert_to_tensor(list(names)), dims),
+        }
+
 
 class BinaryHead(_Classes):
     """Two classes by one logit: that of the second class."""
@@ -188,7 +199,7 @@ class BinaryHead(_Classes):
         class_ids = expand_dims(argmax(both, -1), -1)
         return {
             "logits": logits, "logistic": logistic, "probabilities": softmax(both), "class_ids": class_ids,
-            "classes": self._named(class_ids),
+            "classes": self._named(class_ids), **self._choices(logits),
         }  # fmt: skip
 
     def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
@@ -229,7 +240,7 @@ class MultiClassHead(_Classes):
         class_ids = expand_dims(argmax(logits, -1), -1)
         return {
             "logits": logits, "probabilities": softmax(logits), "class_ids": class_ids,
-            "classes": self._named(class_ids),
+            "classes": self._named(class_ids), **self._choices(logits),
         }  # fmt: skip
 
     def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
