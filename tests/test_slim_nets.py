@@ -55,3 +55,10 @@ def test_features_at_a_finer_stride_are_the_same_where_both_are(module: Any) -> 
     assert fine.shape.as_list() == [1, 9, 9, 8]
     assert "net/block0/unit_2/bottleneck_" + module.__name__[-2:] in {n.replace("net_1", "net") for n in ends}
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_that_is_missing_names_those_there_are() -> None:
+    with pytest.raises(
+        AttributeError, match=r"slim\.nets\.inception: .* Instead: contrib\.slim\.nets\.resnet_v1"
+    ):
+        slim.nets.inception.inception_v3  # noqa: B018

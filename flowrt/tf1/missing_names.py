@@ -36,8 +36,11 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
     estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
     estimator.WarmStartSettings estimator.experimental contrib.estimator
-    contrib.learn.DNNClassifier contrib.learn.LinearClassifier contrib.learn.Estimator
-    contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
+    contrib.learn.Estimator contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
+its arguments are older. Instead: estimator.DNNClassifier, estimator.LinearClassifier
+    contrib.learn.DNNClassifier contrib.learn.LinearClassifier
+this network is not supported. Instead: contrib.slim.nets.resnet_v1, contrib.slim.nets.vgg
+    contrib.slim.nets.alexnet contrib.slim.nets.inception contrib.slim.nets.overfeat
 estimators do not export. Instead: saved_model.simple_save
     estimator.export estimator.Exporter estimator.FinalExporter estimator.LatestExporter
     estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
@@ -189,7 +192,7 @@ PUBLIC_NAMESPACES = [
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
-    "feature_column", "audio", "contrib.metrics",
+    "feature_column", "audio", "contrib.metrics", "contrib.slim.nets",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 

@@ -8,5 +8,8 @@ vgg            VGG
 """
 
 from flowrt.contrib.slim.nets import resnet_utils, resnet_v1, resnet_v2, vgg
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = ["resnet_utils", "resnet_v1", "resnet_v2", "vgg"]
+
+__getattr__ = missing_from("contrib.slim.nets")
