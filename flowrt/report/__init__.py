@@ -15,4 +15,5 @@ Everything between reading and writing is pure. Text from files enters the page 
 """
 
 from flowrt.report.page import write_page as write_page
+from flowrt.report.read_run import common_directory as common_directory
 from flowrt.report.read_run import read_run as read_run

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Trace(NamedTuple):
 
 @dataclass
 class Run:
-    """The contents of a report."""
+    """The contents of a report. ``directory``: names of files and folders are from there on."""
 
     directory: Path
     skip_damaged: bool = False
@@ -95,17 +95,21 @@ class _Source:
     """The step from which a session resumes, if the file has it."""
 
 
-def read_run(directory: Path, skip_damaged: bool = False) -> Run:
-    """Read all below ``directory``; with ``skip_damaged`` only the intact part, with notes.
+def read_run(*directories: Path, skip_damaged: bool = False) -> Run:
+    """Read all below ``directories``; with ``skip_damaged`` only the intact part, with notes. Several runs
+    have names from `common_directory` on.
 
-    Raises `NotFoundError` if it is not a directory or has nothing to show, and `DataLossError`, with file and
-    offset, for a damaged event file or flight record.
+    Raises `NotFoundError` if one is not a directory or there is nothing to show, and `DataLossError`, with
+    file and offset, for a damaged event file or flight record.
     """
-    if not directory.is_dir():
-        what = "a file" if directory.exists() else "no such directory"
-        raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
-    run = Run(directory, skip_damaged)
-    for path in sorted(_files_below(run), key=lambda path: (len(path.parts), path)):
+    for directory in directories:
+        if not directory.is_dir():
+            what = "a file" if directory.exists() else "no such directory"
+            raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
+    run = Run(common_directory(directories), skip_damaged)
+    parts = directories if len(directories) == 1 else [directory.resolve() for directory in directories]
+    files = {path for part in parts for path in _files_below(run, part)}
+    for path in sorted(files, key=lambda path: (len(path.parts), path)):
         if "tfevents" in path.name and path.is_file():
             _read_events(run, path)
         elif path.name.endswith(SUFFIX):
@@ -116,8 +120,8 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
             _look_at_json(run, path)
     if not (run.files or run.trace_files):
         raise NotFoundError(
-            f"{directory}: expected event files, flight records, plans or traces; got none"
-            + "".join(f". {note}" for note in run.notes)
+            f"{', '.join(map(str, directories))}: expected event files, flight records, plans or traces; "
+            "got none" + "".join(f". {note}" for note in run.notes)
         )
     dropped = len(run.traces) - MAX_TRACES
     if dropped > 0:
@@ -126,13 +130,20 @@ def read_run(directory: Path, skip_damaged: bool = False) -> Run:
     return run
 
 
-def _files_below(run: Run) -> Iterator[Path]:
-    """All files in the run's directory and its folders; of a folder that cannot be read there is a note."""
+def common_directory(directories: Sequence[Path]) -> Path:
+    """The directory itself, or that which several are all below."""
+    if len(directories) == 1:
+        return directories[0]
+    return Path(os.path.commonpath([directory.resolve() for directory in directories]))
+
+
+def _files_below(run: Run, directory: Path) -> Iterator[Path]:
+    """All files in ``directory`` and its folders; of a folder that cannot be read there is a note."""
 
     def note(error: OSError) -> None:
         run.notes.append(f"{_inside(run, error.filename)}: cannot read it: {error.strerror or error}.")
 
-    for folder, _, names in os.walk(run.directory, onerror=note):
+    for folder, _, names in os.walk(directory, onerror=note):
         yield from (Path(folder, name) for name in names)
 
 

@@ -78,6 +78,21 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_runs_of_several_directories(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    for name in ("a", "deep/b", "c"):
+        write_run(tmp_path / name, facts(name=name), {"loss": [1.0]})
+    monkeypatch.chdir(tmp_path / "c")
+    assert main(["report", "../a", "../deep/b", "../deep"]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'report.html'}\n"
+    run = read_run(Path("../a"), Path("../deep/b"))
+    assert run.folders == ["a", "deep/b"]
+    assert [path.parent.name for path in run.files] == ["a", "a", "b", "b"]
+    assert main(["report", "../a", "../none"]) == 2
+    assert capsys.readouterr().err == (
+        "flowrt report: ../none: expected the directory of a run; got no such directory\n"
+    )
+
+
 def test_peak_memory_is_compared_by_device(tmp_path: Path) -> None:
     for name in ("a", "b"):
         with FileWriter(tmp_path / name) as writer:
