@@ -58,11 +58,12 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
         {"loss": [3.0, 1.0, 2.0], "top/Accuracy": [0.1, 0.5, 0.25], "rate": [0.1, 0.1, 0.1]},
     )  # fmt: skip
     write_run(
-        tmp_path / "b", facts(rate="0.2", steps="3", defaults=defaults),
-        {"loss": [3.0, 1.5, math.nan], "top/Accuracy": [0.1, 0.5, 0.125]}, seconds=0.25,
+        tmp_path / "b", facts(rate="0.2", steps="3", seed="7", defaults=defaults),
+        {"loss": [math.nan, 1.5, math.nan], "top/Accuracy": [0.1, 0.5, 0.125]}, seconds=0.25,
     )  # fmt: skip
     assert rows(tmp_path) == {
         ("rate", "hyper-parameters"): ({"a": "0.1", "b": "0.2 (default 0.1)"}, set()),
+        ("seed", "hyper-parameters"): ({"b": "7"}, set()),
         ("duration", ""): ({"a": "1 s", "b": "500 ms"}, set()),
         ("last step", ""): ({"a": "2", "b": "2"}, set()),
         ("steps a second", "median"): ({"a": "2", "b": "4"}, {"b"}),
@@ -71,7 +72,7 @@ def test_two_runs_side_by_side(tmp_path: Path) -> None:
         ("top/Accuracy", "last"): ({"a": "0.25", "b": "0.125"}, {"a"}),
         ("top/Accuracy", "highest"): ({"a": "0.5", "b": "0.5"}, set()),
         ("rate", "last"): ({"a": "0.1"}, set()),
-        ("command", "run"): ({"a": "python train.py 0.1 3", "b": "python train.py 0.2 3"}, set()),
+        ("command", "run"): ({"a": "python train.py 0.1 3", "b": "python train.py 0.2 3 7"}, set()),
     }
     assert common_facts(read_run(tmp_path)) == {
         ("run", "script"): "/code/train.py", ("hyper-parameters", "steps"): "3", ("host", "name"): "h1",
