@@ -36,7 +36,7 @@ def parse_single_sequence_example(
     """The features of one `SequenceExample` message, a string scalar: those of its context, as
     `parse_single_example` reads them, and those of its steps by name.
 
-    A `FixedLenSequenceFeature` in ``sequence_features`` is a tensor [steps, *shape], a `VarLenFeature` a
+    A `FixedLenSequenceFeature` in ``sequence_features`` is a tensor ``[steps, *shape]``, a `VarLenFeature` a
     `SparseTensor` [steps, longest]. A list of features that is missing is an error, unless ``allow_missing``
     or any number of values make it one of no steps.
 

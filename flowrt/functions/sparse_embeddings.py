@@ -36,7 +36,7 @@ def embedding_lookup_sparse(
     max_norm: float | None = None,
 ) -> Tensor:
     """The rows of the table ``params`` that each row of ``sp_ids``, [rows, any], names, combined into one:
-    [rows, *row], up to the last row that has ids.
+    ``[rows, *row]``, up to the last row that has ids.
 
     ``combiner``: "sum" of the rows times their ``sp_weights`` (None: 1), "mean" (the default), that divided
     by the sum of the weights, or "sqrtn", by the root of the sum of their squares. ``params`` may be a list
@@ -66,7 +66,7 @@ def safe_embedding_lookup_sparse(
     partition_strategy: str = "div",
     max_norm: float | None = None,
 ) -> Tensor:
-    """`embedding_lookup_sparse` of ``sparse_ids``, [..., any], where rows may be empty: [..., *row].
+    """`embedding_lookup_sparse` of ``sparse_ids``, [..., any], where rows may be empty: ``[..., *row]``.
 
     Negative ids are left out, and those with weights that are not positive, unless they are summed. A row
     without ids is that of ``default_id``, by default zeros.
