@@ -74,8 +74,9 @@ from flowrt.graph.ops.elementwise.arithmetic import *
 from flowrt.graph.ops.elementwise.comparison import *
 from flowrt.graph.ops.elementwise.complex_parts import abs, angle, complex, conj, imag, real
 from flowrt.graph.ops.elementwise.division import *
+from flowrt.graph.ops.elementwise.incomplete import betainc, igamma, igammac
 from flowrt.graph.ops.elementwise.math import *
-from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, lgamma, polygamma
+from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, lgamma, polygamma, zeta
 from flowrt.graph.ops.linalg.decompositions import *
 from flowrt.graph.ops.linalg.einsum import einsum
 from flowrt.graph.ops.linalg.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d

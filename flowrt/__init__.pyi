@@ -686,6 +686,22 @@ def atanh(
     """The inverse of tanh.
     """
 
+def betainc(
+    a: NumericLike,
+    b: NumericLike,
+    x: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The incomplete beta function, over beta(a, b): the integral of t ** (a - 1) * (1 - t) ** (b - 1).
+
+    From 0 to ``x`` in [0, 1], for ``a, b > 0``; NaN elsewhere. They are broadcast together. Differentiable
+    by ``x`` only.
+
+    Example:
+        >>> tf.betainc([2.0], [1.0], [0.5]).eval()  # x**2
+        array([0.25], dtype=float32)
+    """
+
 bool = _bool
 def broadcast_to(
     input: TensorLike,
@@ -1081,6 +1097,28 @@ def ifft3d(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The inverse of FFT3D.
+    """
+
+def igamma(
+    a: NumericLike,
+    x: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The lower incomplete gamma function, over gamma(a): the integral of t ** (a - 1) * exp(-t) from 0 to x.
+
+    ``a > 0``, ``x >= 0``; NaN elsewhere. They are broadcast together. Differentiable by both.
+
+    Example:
+        >>> tf.igamma([1.0], [1.0]).eval()  # 1 - exp(-1)
+        array([0.63212055], dtype=float32)
+    """
+
+def igammac(
+    a: NumericLike,
+    x: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The upper incomplete gamma function, over gamma(a): ``1 - igamma(a, x)``, exact for large x.
     """
 
 initialize_all_tables = _initialize_all_tables
@@ -1885,3 +1923,17 @@ def write_file(
     """
 
 zeros_initializer = _zeros_initializer
+def zeta(
+    x: NumericLike,
+    q: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """Hurwitz's zeta function: the sum of (q + k) ** -x over k = 0, 1, 2 ..., x > 1.
+
+    Infinite at x = 1, NaN below. Differentiable by ``q`` only.
+
+    Example:
+        >>> tf.zeta([2.0], [1.0]).eval()  # pi**2 / 6
+        array([1.6449341], dtype=float32)
+    """
+

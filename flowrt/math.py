@@ -54,9 +54,10 @@ from flowrt.graph.ops.elementwise.division import (
 )
 from flowrt.graph.ops.elementwise.division import div_no_nan as divide_no_nan
 from flowrt.graph.ops.elementwise.division import mul_no_nan as multiply_no_nan
+from flowrt.graph.ops.elementwise.incomplete import betainc, igamma, igammac
 from flowrt.graph.ops.elementwise.math import *
 from flowrt.graph.ops.elementwise.math import polyval
-from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, erfinv, lgamma, polygamma
+from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, erfinv, lgamma, polygamma, zeta
 from flowrt.graph.ops.nn.activations import log_sigmoid, softplus, softsign
 from flowrt.graph.ops.nn.losses import in_top_k
 from flowrt.graph.ops.nn.moments import l2_normalize, zero_fraction

@@ -10,6 +10,7 @@ from flowrt import asinh as asinh
 from flowrt import atan as atan
 from flowrt import atan2 as atan2
 from flowrt import atanh as atanh
+from flowrt import betainc as betainc
 from flowrt import ceil as ceil
 from flowrt import cos as cos
 from flowrt import cosh as cosh
@@ -26,6 +27,8 @@ from flowrt import floormod as _mod
 from flowrt import floormod as floormod
 from flowrt import greater as greater
 from flowrt import greater_equal as greater_equal
+from flowrt import igamma as igamma
+from flowrt import igammac as igammac
 from flowrt import invert_permutation as invert_permutation
 from flowrt import is_finite as is_finite
 from flowrt import is_inf as is_inf
@@ -75,6 +78,7 @@ from flowrt import unsorted_segment_max as unsorted_segment_max
 from flowrt import unsorted_segment_min as unsorted_segment_min
 from flowrt import unsorted_segment_prod as unsorted_segment_prod
 from flowrt import unsorted_segment_sum as unsorted_segment_sum
+from flowrt import zeta as zeta
 from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.ops.array.scans import cumprod as cumprod
 from flowrt.graph.ops.array.scans import cumsum as cumsum

@@ -32,6 +32,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_v2
 from flowrt.graph.ops.elementwise.division import xlogy
+from flowrt.graph.ops.elementwise.incomplete import igammac
 from flowrt.graph.ops.elementwise.math import exp, floor, log, log1p, sigmoid
 from flowrt.graph.ops.elementwise.special import lgamma
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
@@ -431,6 +432,9 @@ class Poisson(Distribution):
         if self._interpolates:
             return found
         return where_v2(equal(x, floor(x)), found, -float("inf"))
+
+    def _cdf(self, x: Any) -> Tensor:
+        return igammac(1.0 + (x if self._interpolates else floor(x)), self._rate)
 
     def _mean(self) -> Tensor:
         return self._rate + 0

@@ -25,6 +25,7 @@ from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
 from flowrt.graph.ops.elementwise.comparison import greater, logical_and, where_v2
 from flowrt.graph.ops.elementwise.division import xlogy
+from flowrt.graph.ops.elementwise.incomplete import betainc, igamma
 from flowrt.graph.ops.elementwise.math import expm1, log, log1p, square
 from flowrt.graph.ops.elementwise.special import digamma, lgamma
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
@@ -71,6 +72,9 @@ class Gamma(Distribution):
     def _log_prob(self, x: Any) -> Tensor:
         norm = lgamma(self._concentration) - self._concentration * log(self._rate)
         return xlogy(self._concentration - 1.0, x) - self._rate * x - norm
+
+    def _cdf(self, x: Any) -> Tensor:
+        return igamma(self._concentration, self._rate * x)
 
     def _entropy(self) -> Tensor:
         alpha = self._concentration
@@ -203,6 +207,9 @@ class Beta(Distribution):
 
     def _log_prob(self, x: Any) -> Tensor:
         return xlogy(self._one - 1.0, x) + (self._zero - 1.0) * log1p(-x) - self._log_norm()
+
+    def _cdf(self, x: Any) -> Tensor:
+        return betainc(self._one, self._zero, x)
 
     def _entropy(self) -> Tensor:
         one, zero, total = self._one, self._zero, self.total_concentration

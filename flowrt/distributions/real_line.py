@@ -15,6 +15,7 @@ from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
 from flowrt.graph.ops.elementwise.comparison import greater, greater_equal, less, logical_or, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
+from flowrt.graph.ops.elementwise.incomplete import betainc
 from flowrt.graph.ops.elementwise.math import (
     atan,
     exp,
@@ -289,6 +290,11 @@ class StudentT(Distribution):
         half = 0.5 * (self._df + 1.0)
         norm = log(absolute(self._scale)) + 0.5 * log(math.pi * self._df) + lgamma(0.5 * self._df)
         return -half * log1p(square(z) / self._df) - norm + lgamma(half)
+
+    def _cdf(self, x: Any) -> Tensor:
+        z = (x - self._loc) / self._scale
+        tail = 0.5 * betainc(0.5 * self._df, 0.5, self._df / (square(z) + self._df))
+        return where_v2(less(z, 0.0), tail, 1.0 - tail)
 
     def _entropy(self) -> Tensor:
         df = self._df * ones_like(self._mode())

@@ -7,7 +7,7 @@ FUNCTIONS = ("log_prob", "prob", "cdf", "log_cdf", "survival_function", "log_sur
 LACKS = {
     "Uniform": "mode quantile",
     "StudentT": "variance stddev cdf log_cdf survival_function log_survival_function quantile",
-    "Gamma": "cdf log_cdf survival_function log_survival_function quantile", "Exponential": "quantile",
+    "Gamma": "quantile", "Exponential": "quantile",
     "Beta": "cdf log_cdf survival_function log_survival_function quantile", "Laplace": "quantile",
     "Dirichlet": "mode cdf log_cdf survival_function log_survival_function quantile",
     "Bernoulli": "cdf log_cdf survival_function log_survival_function quantile",

@@ -45,7 +45,9 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
     ),
-    _SPECIAL: ("Erfinv", "Lgamma", "Digamma", "Polygamma"),
+    _SPECIAL: (
+        "Erfinv", "Lgamma", "Digamma", "Polygamma", "Zeta", "Igamma", "Igammac", "IgammaGradA", "Betainc",
+    ),
     _RANDOM: (
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",
         "RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At",

@@ -1,4 +1,4 @@
-"""Special functions: the error function and its kin, and the logarithm of gamma with its derivatives."""
+"""Special functions: the error function and its kin, the logarithm of gamma with its derivatives, zeta."""
 
 from __future__ import annotations
 
@@ -127,4 +127,38 @@ polygamma: OpDef[Tensor] = elementwise_op(
     vjp=_polygamma_vjp,
     samples=_orders,
     doc="Derivative number a of digamma at x.",
+)
+
+
+def _zeta(xp: Any, x: Any, q: Any, out: Any = None) -> Any:
+    found = special_kernels.zeta(xp, x.astype(np.float64), q.astype(np.float64))
+    return delivered(xp, xp.asarray(found), x.dtype, out)
+
+
+def _zeta_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    x, q = op.inputs
+    slope = neg(multiply(x, zeta(add_v2(x, number(1, x)), q)))
+    return [None, unbroadcast(multiply(dy, slope), q, x)]
+
+
+def _exponents(rng: np.random.Generator) -> Iterable[Sample]:
+    yield sample(np.array([[1.5], [3.0]]), rng.uniform(0.5, 5, 3), differentiable=False)  # not by x
+    yield sample(np.array(2, np.float32), np.array([0.5, -0.5], np.float32))
+
+
+zeta: OpDef[Tensor] = elementwise_op(
+    "Zeta",
+    "x: T in float32 | float64, q: T -> z: T",
+    kernel=_zeta,
+    narrows=False,
+    vjp=_zeta_vjp,
+    samples=_exponents,
+    doc="""Hurwitz's zeta function: the sum of (q + k) ** -x over k = 0, 1, 2 ..., x > 1.
+
+    Infinite at x = 1, NaN below. Differentiable by ``q`` only.
+
+    Example:
+        >>> tf.zeta([2.0], [1.0]).eval()  # pi**2 / 6
+        array([1.6449341], dtype=float32)
+    """,
 )

@@ -1,4 +1,4 @@
-"""erf, erfc, erfinv, lgamma, digamma, polygamma on float64 arrays, from elementary functions.
+"""erf, erfc, erfinv, lgamma, digamma, polygamma, zeta on float64 arrays, from elementary functions.
 
 NumPy has none of them. Each docstring states the largest relative error found against 40-digit values.
 Polynomials are written highest power first; those without another source are Chebyshev fits to 40 digits.
@@ -79,7 +79,7 @@ _QUANTILE_FAR_TAIL = (
 )  # fmt: skip
 """The normal quantile: M. J. Wichura, Algorithm AS 241, Applied Statistics 37 (1988)."""
 
-_STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
+STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
 """B[2k] / (2k (2k - 1)), k = 8 to 1: the series of lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2."""
 
 _DIGAMMA = (-3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
@@ -92,7 +92,7 @@ SHIFT = 10
 """The asymptotic series are used from here on: their first left-out term is below 1e-17."""
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
+def polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
     """Horner's rule, in place from the second step on."""
     value = x * coefficients[0] + coefficients[1]
     for coefficient in coefficients[2:]:
@@ -103,7 +103,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Any) -> Any:
 
 def _erf_centre(xp: Any, x: Any) -> Any:
     """erf(x) for abs(x) <= 1; anything finite elsewhere."""
-    return x * _polynomial(_ERF, xp.minimum(x * x, 1))
+    return x * polynomial(_ERF, xp.minimum(x * x, 1))
 
 
 def _erfc_tail(xp: Any, size: Any) -> Any:
@@ -111,7 +111,7 @@ def _erfc_tail(xp: Any, size: Any) -> Any:
     size = xp.minimum(xp.maximum(size, 1), 28)  # erfc(28) is 0 in float64
     high = size.astype("float32").astype("float64")
     gauss = xp.exp(-high * high) * xp.exp((high - size) * (high + size))
-    return gauss * _polynomial(_ERFCX, (size - 4) / (size + 4)) / (size + 0.5)
+    return gauss * polynomial(_ERFCX, (size - 4) / (size + 4)) / (size + 0.5)
 
 
 def erf(xp: Any, x: Any) -> Any:
@@ -123,8 +123,8 @@ def erf(xp: Any, x: Any) -> Any:
 def erf_32(xp: Any, x: Any) -> Any:
     """erf of float32 in float32: at most 2.4 ulp, never above 1, a third of the time."""
     size = xp.abs(x)
-    centre = x * _polynomial(_ERF_32, xp.minimum(x * x, 1))
-    tail = 1 - xp.exp(_polynomial(_LOG_ERFC_32, xp.minimum(size, 4) - 1))  # erf(4) is 1 in float32
+    centre = x * polynomial(_ERF_32, xp.minimum(x * x, 1))
+    tail = 1 - xp.exp(polynomial(_LOG_ERFC_32, xp.minimum(size, 4) - 1))  # erf(4) is 1 in float32
     return xp.where(size < 1, centre, xp.copysign(tail, x))
 
 
@@ -146,7 +146,7 @@ def erfinv(xp: Any, y: Any) -> Any:
 
 
 def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Any) -> Any:
-    return _polynomial(coefficients[0], x) / _polynomial(coefficients[1], x)
+    return polynomial(coefficients[0], x) / polynomial(coefficients[1], x)
 
 
 def lgamma(xp: Any, x: Any) -> Any:
@@ -162,13 +162,13 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
     """
     step = xp.where(x < 1, -1.0, xp.where(x > 2, 1.0, 0.0))
     near = x - step  # in [1, 2]
-    centre = (x - (1 + step)) * (x - (2 + step)) * _polynomial(_LGAMMA, xp.minimum(near, 2) - 1.5)
+    centre = (x - (1 + step)) * (x - (2 + step)) * polynomial(_LGAMMA, xp.minimum(near, 2) - 1.5)
     centre += step * xp.log(xp.where(step < 0, x, xp.where(step > 0, x - 1, 1.0)))
     product, shifted = xp.ones_like(x), x
     for _ in range(SHIFT - 3):
         product = xp.where(shifted < SHIFT, product * shifted, product)
         shifted = xp.where(shifted < SHIFT, shifted + 1, shifted)
-    series = _polynomial(_STIRLING, 1 / (shifted * shifted)) / shifted
+    series = polynomial(STIRLING, 1 / (shifted * shifted)) / shifted
     far = (shifted - 0.5) * (xp.log(shifted) - 1) + (0.5 * math.log(2 * math.pi) - 0.5) + series
     return xp.where(x <= 3, centre, far - xp.log(product))
 
@@ -192,7 +192,7 @@ def _digamma_positive(xp: Any, x: Any) -> Any:
         below = xp.where(shifted < SHIFT, below + 1 / shifted, below)
         shifted = xp.where(shifted < SHIFT, shifted + 1, shifted)
     square = 1 / (shifted * shifted)
-    return xp.log(shifted) - 0.5 / shifted - square * _polynomial(_DIGAMMA, square) - below
+    return xp.log(shifted) - 0.5 / shifted - square * polynomial(_DIGAMMA, square) - below
 
 
 def polygamma(xp: Any, n: Any, x: Any) -> Any:
@@ -207,6 +207,22 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
         zeta = xp.where(is_positive, zeta, xp.where(n == xp.floor(n), reflected, xp.nan))
     found = xp.where(n == 0, digamma(xp, x), sign * xp.exp(lgamma(xp, n + 1)) * zeta)
     return xp.where((n == xp.floor(n)) & (n >= 0), found, xp.nan)
+
+
+def zeta(xp: Any, s: Any, q: Any) -> Any:
+    """The sum of (q + k)**-s over k >= 0; infinite at s = 1 and, for even s, at q = 0, -1, -2 ...; NaN for
+    s < 1, at those q for other s, and for q < 0 and no integer s; error 2e-15 for q > 0.
+    """
+    order, is_positive = xp.where(s > 1, xp.minimum(s, 1e20), 2.0), q > 0  # powers of 1e20 are finite
+    found = _hurwitz_zeta(xp, order, xp.where(is_positive, q, 1.0))
+    if not is_positive.all():
+        is_whole = order == xp.floor(order)
+        is_pole = q == xp.floor(q)
+        reflected = _reflected_zeta(xp, order, xp.where(is_positive | is_pole, 0.5, q))
+        at_pole = xp.where(xp.remainder(order, 2) == 0, xp.inf, xp.nan)
+        below = xp.where(is_pole, at_pole, xp.where(is_whole, reflected, xp.nan))
+        found = xp.where(is_positive, found, below)
+    return xp.where(s > 1, found, xp.where(s == 1, xp.inf, xp.nan))
 
 
 def _reflected_zeta(xp: Any, s: Any, q: Any) -> Any:
