@@ -14,7 +14,7 @@ import numpy as np
 from flowrt.graph.ops.elementwise.special_kernels import STIRLING, digamma, lgamma, polynomial
 
 LARGE = 20
-"""From this ``a`` on the gamma density is a bell whose lower tail is integrated; below, it is a series."""
+"""The least ``a`` for which the lower tail of the gamma density is integrated; below, it is a series."""
 
 TERMS = 64
 """Terms of the series: the first left out is below 1e-17 of the sum for x <= a < 20."""
@@ -27,13 +27,13 @@ FRACTIONS = 20000
 
 
 def igamma(xp: Any, a: Any, x: Any) -> Any:
-    """The share of gamma(a) that lies below x; relative error 5e-13 for a < 1e4, absolute above 0.5."""
+    """The share of gamma(a) below x; relative error 5e-13 for a < 1e4, absolute above 0.5."""
     is_upper, share, _ = _gamma_tail(xp, a, x)
     return xp.where(is_upper, 1 - share, share)
 
 
 def igammac(xp: Any, a: Any, x: Any) -> Any:
-    """The share of gamma(a) that lies above x; errors are those of `igamma`."""
+    """The share of gamma(a) above x; errors are those of `igamma`."""
     is_upper, share, _ = _gamma_tail(xp, a, x)
     return xp.where(is_upper, share, 1 - share)
 
@@ -45,8 +45,8 @@ def igamma_grad_a(xp: Any, a: Any, x: Any) -> Any:
 
 
 def _gamma_tail(xp: Any, a: Any, x: Any) -> tuple[Any, Any, Any]:
-    """Whether ``x`` is above the bulk of the density; the share of gamma(a) in the tail from x on, away from
-    the bulk; its derivative by a.
+    """The tail of the density from x on, away from its bulk: if it is the upper one, the share of gamma(a) in
+    it, and that share's derivative by a.
     """
     is_valid = (a > 0) & (x >= 0)
     is_inside = is_valid & (x > 0) & (x < xp.inf) & (a < xp.inf)
@@ -123,7 +123,7 @@ def _log_gamma_density(xp: Any, a: Any, x: Any) -> Any:
 
 
 def betainc(xp: Any, a: Any, b: Any, x: Any) -> Any:
-    """The share of beta(a, b) that lies below x; relative error 2e-12 for a, b < 1e3, absolute above 0.5, and
+    """The share of beta(a, b) below x; relative error 2e-12 for a, b < 1e3, absolute above 0.5, and
     growing with the parameters to 4e-8 for 1e7; NaN where the fraction has not settled.
     """
     is_valid = (a > 0) & (b > 0) & (x >= 0) & (x <= 1)
