@@ -437,8 +437,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
     "viz": (
-        "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "inline",
-        "cards",
+        "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "notebook",
     ),
     "cli": ("selftest", ""),
     "tf1": ("", "graph_import", "training"),

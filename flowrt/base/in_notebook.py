@@ -1,4 +1,4 @@
-"""Objects that notebooks show as cards: HTML, made by `flowrt.viz.cards` when it is first asked for."""
+"""Objects that notebooks show as cards: HTML, made by `flowrt.viz.notebook.cards` when first asked for."""
 
 from __future__ import annotations
 

@@ -6,12 +6,13 @@
            foreign, foreign_specs                   GraphDefs with unknown ops
         -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
            step_summary                             parameters, FLOP and bytes by scope
+           stored_form                              as a GraphDef has it, to compare two
            op_facts                                 times and compiled code per operation
            laid_out                                 the global graph in its layouts over a mesh
            roles                                    what is no part of the model: gradients, optimizer, ...
         -> folding             GraphView            focus, closed groups, like scopes as one
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
-        -> cards, inline       notebooks: an object's facts, the HTML page in a frame
+        -> notebook            an object's facts as a card, the HTML page in a frame
         -> formats             bytes                one module per format; target: the output file
 
     StepStats -> measured_schedule -> Replay of a pipeline's schedule -> schedule_picture -> SVG
@@ -21,7 +22,6 @@ stage of the compile changed, `explain_layouts` the layouts of tensors over a me
 operation, and no format embeds a constant above 1 KiB.
 """
 
-from flowrt.viz.cards import card
 from flowrt.viz.explain import explain
 from flowrt.viz.explain_layouts import explain_layouts
 from flowrt.viz.export import export
@@ -29,7 +29,8 @@ from flowrt.viz.folding.fold import focus, fold
 from flowrt.viz.folding.series import with_series
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.inline import Inline, show
+from flowrt.viz.notebook.cards import card
+from flowrt.viz.notebook.inline import Inline, show
 from flowrt.viz.overview import write_graph_picture
 from flowrt.viz.stages import Change, Stage, stages
 from flowrt.viz.step_summary import ScopeSummary, step_summary, summary_table

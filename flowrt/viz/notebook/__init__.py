@@ -1,0 +1,5 @@
+"""What notebooks show.
+
+cards    the facts of an object, as HTML
+inline   the HTML page in a frame
+"""
