@@ -24,10 +24,13 @@ from flowrt.distribute.worker.describe import DescribedTask, read_description
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.constant import feed_op, placeholder_op
 from flowrt.graph.construction.graph import Graph
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.messages.graph_def import SOURCE
+from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
@@ -47,7 +50,6 @@ from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.roles import Roles, marks, roles_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
-from flowrt.viz.stored_form import stored_form, without_line
 
 VIEWS = ("logical", "placed", "partitioned")
 LAYOUTS = "layouts"
@@ -307,6 +309,41 @@ def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> For
     if fetches is not None:
         graph = needed(graph, [fetches] if isinstance(fetches, str) else fetches)
     return Foreign(f"{Path(path).name}, as it is written", graph, reason.message)
+
+
+def stored_form(graph: Subgraph) -> Subgraph:
+    """``graph`` as the GraphDef that `flowrt.viz.export` writes of it is read: without lines, and if anything
+    is fed, with placeholders of the fed shapes, and the shapes that follow from them.
+    """
+    if any(node.op is feed_op for node in graph):
+        graph = infer_shapes(graph)
+    return _without_notes(graph.with_nodes([placeholder_for(n) if n.op is feed_op else n for n in graph]))
+
+
+def _without_notes(graph: Subgraph) -> Subgraph:
+    """Neither with lines, nor with the attributes in which a GraphDef notes them."""
+    return graph.with_nodes([_without_note(node) for node in graph])
+
+
+def _without_note(node: Node) -> Node:
+    attrs = with_functions(node, _without_notes).attrs
+    return node.replace(attrs={key: attrs[key] for key in attrs if key != SOURCE}, source=None)
+
+
+def placeholder_for(node: Node) -> Node:
+    """A placeholder of the name, dtype and shape of ``node``, of which the value is not in the graph."""
+    (spec,) = node.outputs
+    attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    return node.replace(op=placeholder_op, attrs={**attrs, "dtype": spec.dtype, "shape": spec.shape})
+
+
+def without_line(node: Node) -> Node:
+    """Return ``node`` without source lines, also in its functions."""
+    return with_functions(node, _without_lines).replace(source=None)
+
+
+def _without_lines(graph: Subgraph) -> Subgraph:
+    return graph.with_nodes([without_line(node) for node in graph])
 
 
 def _read_message(path: str) -> GraphDef:

@@ -63,7 +63,7 @@ def step_summary(
     in it. Nothing runs. Raises as `flowrt.viz.export`.
     """
     (step,) = source_of(what, fetches, feed_dict).parts("placed").values()
-    if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+    if type(depth) is not int or depth < 1:
         raise InvalidArgumentError(f"depth: expected an integer >= 1; got {depth!r}")
     rows = {ALL: ScopeSummary(ALL)}
     trained = _trained(what)

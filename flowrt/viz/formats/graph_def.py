@@ -39,7 +39,7 @@ from flowrt.storage.records import encode_record
 from flowrt.summary.event_file import FILE_VERSION
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import PAIR, Parts
-from flowrt.viz.stored_form import placeholder_for
+from flowrt.viz.sources import placeholder_for
 from flowrt.viz.view import MAX_EMBEDDED
 
 if TYPE_CHECKING:
