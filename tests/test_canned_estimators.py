@@ -158,3 +158,11 @@ def test_labels_of_unknown_shape_are_checked_when_they_are_there() -> None:
 
     with pytest.raises(InvalidArgumentError, match="labels: of each example"):
         tf.estimator.LinearRegressor([fc.numeric_column("x")]).train(inputs, steps=1)
+
+
+def test_labels_of_unknown_rank_lead_to_set_shape() -> None:
+    def inputs() -> Any:
+        return {"x": tf.constant([1.0, 2.0])}, tf.placeholder_with_default([1.0, 2.0], None)
+
+    with pytest.raises(InvalidArgumentError, match=r"unknown rank. Use set_shape\(\)"):
+        tf.estimator.LinearRegressor([fc.numeric_column("x")]).train(inputs, steps=1)

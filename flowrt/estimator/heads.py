@@ -113,7 +113,13 @@ class Head(ABC):
 
 def _in_columns(values: Tensor) -> Tensor:
     """[batch] as [batch, 1]."""
-    return expand_dims(values, -1) if len(values.shape) == 1 else values
+    dims = values.spec.shape
+    if dims is None:
+        raise misuse(
+            "labels and weights: expected [batch] or [batch, any]; got an unknown rank. Use set_shape()",
+            InvalidArgumentError,
+        )
+    return expand_dims(values, -1) if len(dims) == 1 else values
 
 
 def _of_each(what: str, given: Tensor, logits: Tensor, width: int) -> Tensor:
