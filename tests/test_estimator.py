@@ -155,3 +155,53 @@ def test_a_program_for_tpus_runs_without_them(tmp_path: Path) -> None:
     assert sizes == [16, 32, 8]
     with pytest.raises(tf.errors.UnimplementedError, match="expected use_tpu=False"):
         tf.contrib.tpu.TPUEstimator(tpu_model_fn, train_batch_size=1)
+
+
+def test_an_exported_model_predicts_the_same(tmp_path: Path) -> None:
+    estimator = new_estimator(tmp_path / "model")
+    with tf.Graph().as_default():
+        raw = tf.estimator.export.build_raw_serving_input_receiver_fn({"x": tf.zeros([1, 3])})
+    with pytest.raises(NotFoundError, match="expected a checkpoint"):
+        estimator.export_saved_model(tmp_path / "served", raw)
+    (tmp_path / "words.txt").write_text("a b")
+    exporter = tf.estimator.FinalExporter("last", raw, assets_extra={"words.txt": tmp_path / "words.txt"})
+    _, exported = tf.estimator.train_and_evaluate(
+        estimator,
+        tf.estimator.TrainSpec(arrays(num_epochs=None), max_steps=20),
+        tf.estimator.EvalSpec(arrays(), exporters=exporter),
+    )
+    folder = Path(exported[0].decode())
+    assert folder.parent == tmp_path / "model" / "export" / "last"
+    assert [path.name for path in folder.parent.iterdir()] == [folder.name]
+    assert (folder / "assets.extra" / "words.txt").read_text() == "a b"
+    expected = [each["y"] for each in estimator.predict(arrays())]
+    with tf.Session(graph=tf.Graph()) as session:
+        message = tf.saved_model.loader.load(session, ["serve"], exported[0])
+        signature = message.signature_def["serving_default"]
+        assert signature.method_name == "tensorflow/serving/predict"
+        found = session.run(signature.outputs["y"].name, {signature.inputs["x"].name: X})
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_signatures_are_those_that_servers_know() -> None:
+    with tf.Graph().as_default():
+        examples = tf.estimator.export.build_parsing_serving_input_receiver_fn(
+            {"x": tf.FixedLenFeature([3], tf.float32)}
+        )()
+        scores = tf.nn.softmax(examples.features["x"])
+        outputs = {
+            "serving_default": tf.estimator.export.ClassificationOutput(scores=scores),
+            "score": tf.estimator.export.RegressionOutput(scores[:, 0]),
+            "all": tf.estimator.export.PredictOutput(scores),
+        }
+        found = tf.estimator.export.signatures(examples, outputs)
+        methods = {name: each.method_name.rpartition("/")[2] for name, each in found.items()}
+        assert methods == {"serving_default": "classify", "score": "regress", "all": "predict"}
+        assert found["score"].inputs["inputs"].name == "input_example_tensor:0"
+        fed = tf.placeholder(tf.float32, [None, 3])
+        plain = tf.estimator.export.ServingInputReceiver(fed, fed)
+        assert list(plain.features) == ["feature"]
+        assert list(tf.estimator.export.signatures(plain, outputs)) == ["all"]
+        del outputs["serving_default"]
+        with pytest.raises(InvalidArgumentError, match="expected one named 'serving_default'"):
+            tf.estimator.export.signatures(plain, outputs)

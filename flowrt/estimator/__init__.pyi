@@ -13,6 +13,9 @@ from flowrt.estimator.estimator import Estimator as Estimator
 from flowrt.estimator.estimator import EvalSpec as EvalSpec
 from flowrt.estimator.estimator import TrainSpec as TrainSpec
 from flowrt.estimator.estimator import train_and_evaluate as train_and_evaluate
+from flowrt.estimator.exporters import Exporter as Exporter
+from flowrt.estimator.exporters import FinalExporter as FinalExporter
+from flowrt.estimator.exporters import LatestExporter as LatestExporter
 from flowrt.estimator.modes import EstimatorSpec as EstimatorSpec
 from flowrt.estimator.modes import ModeKeys as ModeKeys
 from flowrt.estimator.run_config import RunConfig as RunConfig

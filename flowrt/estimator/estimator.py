@@ -4,10 +4,13 @@ are the checkpoints in ``model_dir``.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,12 +19,18 @@ import numpy as np
 from flowrt import metrics
 from flowrt.data import Dataset
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.estimator.export import PredictOutput, signatures
+from flowrt.estimator.exporters import Exporter
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.estimator.run_config import RunConfig
+from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.ops.random.random_ops import set_random_seed
 from flowrt.graph.source import misuse
 from flowrt.logging import info
+from flowrt.saved_model.builder import SavedModelBuilder
+from flowrt.saved_model.signature_constants import DEFAULT_SERVING_SIGNATURE_DEF_KEY
+from flowrt.saved_model.tag_constants import SERVING
 from flowrt.train.checkpoints.checkpoint_state import latest_checkpoint
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint
 from flowrt.train.checkpoints.saver import Saver
@@ -36,9 +45,11 @@ from flowrt.train.hooks.session_run_hook import SessionRunHook
 from flowrt.train.optimizers.global_step import get_or_create_global_step
 from flowrt.train.sessions.monitored_session import MonitoredSession, MonitoredTrainingSession
 from flowrt.train.sessions.session_manager import ChiefSessionCreator
+from flowrt.variables.variable import GraphKeys
 
 _ALWAYS = ("features",)
 _OPTIONAL = ("labels", "mode", "params", "config")
+_TEMPORARY = "temp-"
 
 
 class _StartIterator(SessionRunHook):
@@ -308,6 +319,87 @@ class Estimator:
                     else:
                         yield from batch
 
+    # --- for serving
+
+    def export_saved_model(
+        self,
+        export_dir_base: Any,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: Any = None,
+    ) -> bytes:
+        """Write the model with the values of the newest checkpoint, or of ``checkpoint_path``, as a
+        SavedModel; returns its directory, ``export_dir_base`` and the time in seconds, as bytes.
+
+        The signatures are ``export_outputs`` of the `EstimatorSpec`, by default the predictions as
+        ``serving_default``. ``assets_extra`` has files by their names in the folder ``assets.extra``. Raises
+        `NotFoundError` without a checkpoint, and as `SavedModelBuilder`.
+        """
+        path = self._needed_checkpoint(checkpoint_path)
+        with Graph().as_default():
+            get_or_create_global_step()
+            receiver = serving_input_receiver_fn()
+            spec = self._model(receiver.features, None, ModeKeys.PREDICT)
+            outputs = spec.export_outputs or {
+                DEFAULT_SERVING_SIGNATURE_DEF_KEY: PredictOutput(spec.predictions)
+            }
+            found = signatures(receiver, outputs)
+            scaffold = spec.scaffold or Scaffold()
+            main_op = scaffold.local_init_op or Scaffold.default_local_init_op()
+            saver = scaffold.saver or Saver()
+            with Session(config=self._config.session_config) as session, _new_export(export_dir_base) as to:
+                saver.restore(session, path)
+                builder = SavedModelBuilder(to)
+                builder.add_meta_graph_and_variables(
+                    session, [SERVING], found,
+                    assets_collection=session.graph.get_collection(GraphKeys.ASSET_FILEPATHS),
+                    main_op=main_op,
+                )  # fmt: skip
+                builder.save(as_text)
+                for name, source in (assets_extra or {}).items():
+                    copy_to = os.path.join(to, "assets.extra", name)
+                    os.makedirs(os.path.dirname(copy_to), exist_ok=True)
+                    shutil.copyfile(source, copy_to)
+        return os.fsencode(_final_name(to))
+
+    def export_savedmodel(
+        self,
+        export_dir_base: Any,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, Any] | None = None,
+        as_text: bool = False,
+        checkpoint_path: Any = None,
+        strip_default_attrs: bool = False,
+    ) -> bytes:
+        """`export_saved_model` under its older name."""
+        given = (export_dir_base, serving_input_receiver_fn, assets_extra, as_text, checkpoint_path)
+        return self.export_saved_model(*given)
+
+
+@contextlib.contextmanager
+def _new_export(base: Any) -> Iterator[str]:
+    """A new folder in ``base`` that servers ignore, ``temp-`` and the time in seconds, until all is written:
+    then it loses the ``temp-``. If the block fails it is deleted.
+    """
+    base, number = os.fsdecode(base), int(time.time())
+    os.makedirs(base, exist_ok=True)
+    while any(os.path.exists(os.path.join(base, f"{start}{number}")) for start in ("", _TEMPORARY)):
+        number += 1
+    folder = os.path.join(base, f"{_TEMPORARY}{number}")
+    os.mkdir(folder)
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    os.rename(folder, _final_name(folder))
+
+
+def _final_name(folder: str) -> str:
+    base, name = os.path.split(folder)
+    return os.path.join(base, name.removeprefix(_TEMPORARY))
+
 
 def _chosen(predictions: Any, keys: Any) -> Any:
     if not keys:
@@ -342,8 +434,17 @@ class EvalSpec(NamedTuple):
 def train_and_evaluate(
     estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
 ) -> tuple[dict[str, Any], list[Any]]:
-    """Train until ``max_steps``, then evaluate; returns the metrics, and the exporters' results: none."""
-    if eval_spec.exporters:
-        raise misuse("train_and_evaluate: exporters are not supported; use saved_model", InvalidArgumentError)
+    """Train until ``max_steps``, then evaluate and export; returns the metrics, and the exporters' results.
+    An exporter writes to the folder of its name in ``export`` in the model's directory.
+    """
     estimator.train(train_spec.input_fn, train_spec.hooks, max_steps=train_spec.max_steps)
-    return estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name), []
+    found = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name)
+    given = eval_spec.exporters or ()
+    exported = [
+        exporter.export(
+            estimator, os.path.join(estimator.model_dir, "export", exporter.name),
+            estimator.latest_checkpoint(), found, is_the_final_export=True,
+        )
+        for exporter in ([given] if isinstance(given, Exporter) else given)
+    ]  # fmt: skip
+    return found, exported

@@ -14,6 +14,7 @@ import numpy as np
 from flowrt import lookup, losses, metrics
 from flowrt.dtypes import float32, int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.estimator.export import PredictOutput
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -83,7 +84,7 @@ class Head(ABC):
         """The model with these ``logits``, which ``train(loss)`` trains."""
         found = self.predictions(logits)
         if mode == ModeKeys.PREDICT:
-            return EstimatorSpec(mode, predictions=found)
+            return EstimatorSpec(mode, predictions=found, export_outputs={"predict": PredictOutput(found)})
         if labels is None:
             raise misuse("input_fn: expected features and labels; there are no labels", InvalidArgumentError)
         actual = _of_each("labels", self.labels(labels), logits, self.label_dimension)

@@ -47,7 +47,7 @@ def typed_os_errors(where: str) -> Iterator[None]:
 
 def path_string(path: object, what: str) -> str:
     """``path`` as a string. Raises `InvalidArgumentError`, naming ``what``, unless it is a path."""
-    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    text = os.fsdecode(path) if isinstance(path, (bytes, os.PathLike)) else path
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidArgumentError(f"{what}: expected a path; got {path!r}")
     return text

@@ -41,8 +41,7 @@ its arguments are older. Instead: estimator.DNNClassifier, estimator.LinearClass
     contrib.learn.DNNClassifier contrib.learn.LinearClassifier
 this network is not supported. Instead: contrib.slim.nets.resnet_v1, contrib.slim.nets.vgg
     contrib.slim.nets.alexnet contrib.slim.nets.inception contrib.slim.nets.overfeat
-estimators do not export. Instead: saved_model.simple_save
-    estimator.export estimator.Exporter estimator.FinalExporter estimator.LatestExporter
+this part of estimators is not supported. Instead: estimator.LatestExporter, a dict of FixedLenFeature
     estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue

@@ -1,0 +1,91 @@
+"""Exporters: when `train_and_evaluate` writes the model for serving."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Exporter(ABC):
+    """Writes the model after evaluations, to a folder of its ``name``."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name of its folder."""
+
+    @abstractmethod
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,
+    ) -> bytes | None:
+        """Write the model into a new folder in ``export_path`` and return that, or None."""
+
+
+class _ServingExporter(Exporter):
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, Any] | None = None,
+        as_text: bool = False,
+    ) -> None:
+        self._name = name
+        self._arguments = serving_input_receiver_fn, assets_extra, as_text
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+
+class FinalExporter(_ServingExporter):
+    """Writes the model once, after the last evaluation."""
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,
+    ) -> bytes | None:
+        if not is_the_final_export:
+            return None
+        made: bytes = estimator.export_saved_model(export_path, *self._arguments, checkpoint_path)
+        return made
+
+
+class LatestExporter(_ServingExporter):
+    """Writes the model after each evaluation and keeps the newest ``exports_to_keep`` (None: all)."""
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any],
+        assets_extra: Mapping[str, Any] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
+        self._kept = exports_to_keep
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str | None,
+        eval_result: Mapping[str, Any] | None,
+        is_the_final_export: bool,
+    ) -> bytes:
+        made: bytes = estimator.export_saved_model(export_path, *self._arguments, checkpoint_path)
+        exports = sorted((name for name in os.listdir(export_path) if name.isdigit()), key=int)
+        for old in exports[: -self._kept] if self._kept else ():
+            shutil.rmtree(os.path.join(export_path, old))
+        return made
