@@ -173,3 +173,24 @@ def test_a_class_that_there_is_not_is_an_error(k: int) -> None:
     log_prob = tfd.Categorical(probs=PROBS).log_prob([0, k])
     with pytest.raises(InvalidArgumentError, match=rf"expected an index in \[0, 3\); got {k}"):
         run(log_prob)
+
+
+def test_shares_below_a_value() -> None:
+    """Where there are formulas: exponential, uniform and Cauchy's distributions, sums of probabilities."""
+    x, k = np.array([0.1, 0.7, 2.5]), np.arange(6.0)
+    d = tf.distributions
+    gamma, beta = d.Gamma(np.ones(1), 2 * np.ones(1)), d.Beta(np.ones(1), 2 * np.ones(1))
+    student, poisson = d.StudentT(np.ones(1), np.zeros(1), np.ones(1)), tfd.Poisson(1.7)
+    found = run(
+        (
+            gamma.cdf(x),
+            beta.cdf(x / 3),
+            student.cdf(-x),
+            poisson.cdf(k.astype("f")),
+            poisson.prob(k.astype("f")),
+        )
+    )
+    np.testing.assert_allclose(found[0], 1 - np.exp(-2 * x), rtol=1e-12)
+    np.testing.assert_allclose(found[1], 1 - (1 - x / 3) ** 2, rtol=1e-12)
+    np.testing.assert_allclose(found[2], 0.5 - np.arctan(x) / np.pi, rtol=1e-12)
+    np.testing.assert_allclose(found[3], np.cumsum(found[4]), rtol=1e-5)
