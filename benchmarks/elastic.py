@@ -361,6 +361,8 @@ def main(arguments: Sequence[str]) -> int:
         columns.append(list(lines_of(disturbed, calm, steps)))
         for change in changes_of(disturbed):
             print(f"{side}: epoch {change.epoch} after {change.seconds:.2f} s{' (kill)' * change.is_kill}")
+        for title, cell in zip(ROWS, columns[-1], strict=True):  # the other side may take long, or not end
+            print(f"{side}: {title}: {cell}", flush=True)
     print(f"| | {' | '.join(sides)} |\n|---|{'---|' * len(sides)}")
     for title, *cells in zip(ROWS, *columns, strict=True):
         print(f"| {title} | {' | '.join(cells)} |", flush=True)
