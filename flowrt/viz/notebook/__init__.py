@@ -1,4 +1,4 @@
-"""What notebooks show.
+"""Views in notebooks.
 
 cards    the facts of an object, as HTML
 inline   the HTML page in a frame

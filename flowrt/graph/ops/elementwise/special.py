@@ -158,7 +158,7 @@ zeta: OpDef[Tensor] = elementwise_op(
     Infinite at x = 1, NaN below. Differentiable by ``q`` only.
 
     Example:
-        >>> tf.zeta([2.0], [1.0]).eval()  # pi**2 / 6
-        array([1.6449341], dtype=float32)
+        >>> tf.zeta([2.0], [1.0]).eval().round(4)  # pi**2 / 6
+        array([1.6449], dtype=float32)
     """,
 )
