@@ -13,7 +13,7 @@ from flowrt.tf1.graph_import.read_graph_def import find_op
 
 LINES = (Path(__file__).parent / "inference_ops.txt").read_text().splitlines()
 MISSING = """
-    CTCGreedyDecoder CudnnRNN DenseToDenseSetOperation Dilation2D ImageProjectiveTransformV3 LSTMBlockCell
+    CudnnRNN DenseToDenseSetOperation Dilation2D ImageProjectiveTransformV3 LSTMBlockCell
     RaggedGather RaggedRange RaggedTensorFromVariant RaggedTensorToSparse RaggedTensorToTensor
     RaggedTensorToVariant SampleDistortedBoundingBox SampleDistortedBoundingBoxV2
 """

@@ -296,8 +296,8 @@ def test_profiles_are_traces_of_single_runs(train_op, tmp_path):
     (path,) = tmp_path.glob("timeline-*.json")
     assert path.name == "timeline-3.json"
     trace = json.loads(path.read_text())["traceEvents"]
-    assert {e["ph"] for e in trace} == {"M", "X"}
-    assert "AssignAddVariableOp" in {e["name"] for e in trace}
+    assert {e["ph"] for e in trace} == {"M", "X", "b", "e"}
+    assert "AssignAddVariableOp" in {e.get("cat") for e in trace}
     FileWriterCache.clear()
     assert [e.tagged_run_metadata.tag for e in events(tmp_path)][-1] == "step_3"
 
