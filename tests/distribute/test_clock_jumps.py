@@ -34,10 +34,12 @@ READERS = {
     "distribute/wire/peer.py": "the same",
     "distribute/worker/step_trace.py": "traces, aligned by these",
     "device/llvm/code_cache.py": "compared with the times of files",
+    "estimator/estimator.py": "names of exported models, as TensorFlow has them",
     "executor/plan/instance.py": "traces",
     "graph/ops/text/python_calls.py": "the op `timestamp`",
     "train/checkpoints/saver.py": "takes times of files from its caller",
     "summary/event_file.py": "events for people, names of files, and compared with the times of files",
+    "summary/run_facts.py": "when a run began, for people",
     "summary/writer.py": "events for people",
     "viz/formats/graph_def.py": "events for people",
 }

@@ -152,7 +152,7 @@ def test_a_checkpoint_can_be_moved_with_its_directory_and_renamed_with_its_files
 # Wrong arguments
 
 
-@pytest.mark.parametrize("bad", ["", "a/", "a/..", ".", "a\0b", None, b"a", 3])
+@pytest.mark.parametrize("bad", ["", "a/", "a/..", ".", "a\0b", None, 3])
 def test_a_prefix_without_a_file_name_is_refused(bad):
     with pytest.raises(InvalidArgumentError, match="checkpoint prefix"):
         write_checkpoint(bad, SMALL)

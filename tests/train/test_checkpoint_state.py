@@ -180,7 +180,7 @@ def test_a_failed_update_leaves_the_old_file_and_no_other(tmp_path, monkeypatch,
     assert get_checkpoint_state(tmp_path).model_checkpoint_path == "/c/a"
 
 
-@pytest.mark.parametrize("bad", ["", "a\0b", None, 3, b"m"])
+@pytest.mark.parametrize("bad", ["", "a\0b", None, 3])
 def test_what_is_no_path_is_refused(tmp_path, bad):
     with pytest.raises(InvalidArgumentError, match="model_checkpoint_path"):
         update_checkpoint_state(tmp_path, bad)

@@ -43,6 +43,8 @@ from flowrt.graph.ops.elementwise import (
     comparison,
     complex_parts,
     division,
+    incomplete,
+    incomplete_kernels,
     math,
     narrow_cast,
     special,
