@@ -26,10 +26,16 @@ class Exporter(ABC):
         eval_result: Mapping[str, Any] | None,
         is_the_final_export: bool,
     ) -> bytes | None:
-        """Write the model into a new folder in ``export_path`` and return that, or None."""
+        """Write the model of ``checkpoint_path`` (None: the newest) into a new folder in ``export_path``, and
+        return that folder, or None if nothing is to be written now. Raises the errors of writing a model.
+        """
 
 
 class _ServingExporter(Exporter):
+    """``serving_input_receiver_fn()`` is a `ServingInputReceiver`; ``assets_extra`` are files to copy, by
+    their names in the model; ``as_text`` writes a .pbtxt. All are those of `Estimator.export_saved_model`.
+    """
+
     def __init__(
         self,
         name: str,
