@@ -22,6 +22,7 @@ from flowrt.distribute.elastic.coordinator_server import CoordinatorServer
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.rendezvous.transport import new_transport
 from flowrt.train.elastic.commits import checkpointed_step
+from flowrt.train.elastic.elastic_run import _Leaving
 from tests.contracts.check_transport import wait_until
 from tests.forks import ForkedScript
 
@@ -278,6 +279,19 @@ def test_who_is_told_to_end_while_it_waits_for_others_leaves_a_checkpoint(tmp_pa
         wait_until(lambda: not elastic.coordinator._machine._members, "it has left")
         assert not any("worker 0 was lost" in note for note in elastic.notes)
     assert checkpointed_step(str(tmp_path)) in (8, 9)
+
+
+def test_a_wish_to_leave_that_comes_after_the_last_step_is_granted_before_the_wait() -> None:
+    """Between a step and the wait for the next epoch a worker reports; no commit follows."""
+    with _Leaving() as leaving:
+        leaving._told(signal.SIGTERM, None)
+        assert leaving.is_wanted
+        with pytest.raises(SystemExit) as ending, leaving.at_once():
+            pytest.fail("it waits for an epoch")
+        assert ending.value.code == 0
+        with pytest.raises(SystemExit) as ending:
+            leaving._told(signal.SIGTERM, None)
+        assert ending.value.code == 128 + signal.SIGTERM
 
 
 def test_when_all_are_killed_the_checkpoint_counts(undisturbed: Any, tmp_path: Path) -> None:

@@ -46,8 +46,7 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
     with own_membership() as membership, _Leaving() as leaving:
         worker = _Worker(train, checkpoint_dir, membership, leaving)
         while (epoch := worker.next_epoch()) is not None:
-            with leaving.at_the_next_commit():
-                worker.take_part(epoch)
+            worker.take_part(epoch)
         if not worker.has_results:
             sys.exit(0)
         return worker.results[-1]
@@ -55,10 +54,11 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
 
 @final
 class _Leaving:
-    """State of SIGTERM: the first one is a wish to leave; a second one, or one between epochs, exits."""
+    """State of SIGTERM: the first one is a wish to leave, which is granted at the next commit or while this
+    process waits for an epoch; a second one exits."""
 
     def __init__(self) -> None:
-        self.is_wanted = self._is_training = False
+        self.is_wanted = self._is_waiting = False
 
     def __enter__(self) -> _Leaving:
         self._is_main = threading.current_thread() is threading.main_thread()
@@ -73,18 +73,22 @@ class _Leaving:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _told(self, number: int, frame: Any) -> None:
-        if self.is_wanted or not self._is_training:
-            sys.exit(128 + number if self.is_wanted else 0)
+        if self.is_wanted:
+            sys.exit(128 + number)
         self.is_wanted = True
+        if self._is_waiting:
+            sys.exit(0)
 
     @contextmanager
-    def at_the_next_commit(self) -> Iterator[None]:
-        """Within it, a commit comes, after which the process can leave."""
-        self._is_training = True
+    def at_once(self) -> Iterator[None]:
+        """Within it, there is nothing to finish first: a wish exits, also one that came before it."""
+        self._is_waiting = True
         try:
+            if self.is_wanted:
+                sys.exit(0)
             yield
         finally:
-            self._is_training = False
+            self._is_waiting = False
 
 
 @final
@@ -110,7 +114,8 @@ class _Worker:
         was told to leave, makes a checkpoint of its last commit first: nobody else may have one.
         """
         try:
-            return self._membership.next_epoch()
+            with self._leaving.at_once():
+                return self._membership.next_epoch()
         except UnavailableError:
             self._save_last()
             raise
