@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -27,8 +27,6 @@ class Gate(NamedTuple):
     found: Callable[[], float]
     least: float
     most: float
-    unmet: str = ""
-    """The reason why it is not."""
 
 
 def exact(name: str, found: Callable[[], float], expected: float) -> Gate:
@@ -210,31 +208,30 @@ def horovod(net: str, gpus: int) -> float:
 #
 # Inputs, from there: 403 million samples in steps of 64 K at 272 per second and GPU, 20 million in steps of
 # 32 K at 52. 336 million gradients in float16, all-reduced after the backward pass; LAMB moves 40 bytes per
-# parameter at 900 GB/s. A DGX-2 has 8 ports of 100 Gbit/s, all of them used by NCCL's rings, and NVLink of
-# 150 GB/s.
+# parameter at 900 GB/s. NVLink of 150 GB/s in a DGX-2. How much slower whole hours are than those rates, and
+# what NCCL got out of the 8 ports of a DGX-2, was not published: the rows of 64 and 256 GPUs decide both (3.4 %
+# and 0.163 s a step), so that the row of 1,024 is the one that is predicted. With 100 GB/s, which is what the
+# ports add up to, an all-reduce would take 0.02 s.
+
+BERT_S = {16: 119_580, 64: 31_260, 256: 8_640, 1024: 2_640}
+SLOWER, DGX2_UPLINK = 1.034, 9e9
 
 
 @functools.cache
-def bert_hours(gpus: int) -> float:
+def bert_s(gpus: int) -> float:
     v100 = DeviceKind("v100", {"float16": 125e12}, 32 << 30, 900e9, {"float16": 0.5})
-    cluster = Cluster((v100,), Host(v100, 16, Wire(3.4e-6, 150e9)), Rack(gpus // 16, Uplink(14e-6, 100e9)))
+    uplink = Uplink(14e-6, DGX2_UPLINK)
+    cluster = Cluster((v100,), Host(v100, 16, Wire(3.4e-6, 150e9)), Rack(gpus // 16, uplink))
     links = ClusterLinks(cluster, {"dp": gpus})
     gradients = Meeting("all_reduce", ("dp",), 2 * 336 * 10**6)
     update = 336e6 * 40 / 900e9 + float(links.meeting(0, gradients).max())
     phases = [(403e6, 65536, 272), (20e6, 32768, 52)]
-    return sum(samples / batch * (batch / rate / gpus + update) for samples, batch, rate in phases) / 3600
+    return sum(samples / batch * (batch / rate / gpus * SLOWER + update) for samples, batch, rate in phases)
 
 
 def bert(gpus: int) -> float:
     """The efficiency over 16 GPUs, in percent."""
-    return 100 * bert_hours(16) * 16 / (bert_hours(gpus) * gpus)
-
-
-OPTIMISTIC = (
-    "besides computing at the stated rates, the published steps take 0.43, 0.31, 0.20 and 0.12 s on 16, 64, "
-    "256 and 1,024 GPUs: less on more of them, so it is not messages. By the stated bandwidths an all-reduce "
-    "and an update take 0.04 s on 1,024, and 0.06 s in one ring; what takes the rest is not published"
-)
+    return 100 * bert_s(16) * 16 / (bert_s(gpus) * gpus)
 
 
 def order(values: Callable[[], list[float]]) -> Callable[[], float]:
@@ -249,15 +246,12 @@ def published() -> Iterator[Gate]:
         yield Gate(f"Horovod, {net} on {gpus} GPUs", found, percent - 10, percent + 10)
     nets = order(lambda: [horovod(net, 512) for net in NETS])
     yield Gate("Horovod: VGG-16 scales worst", nets, 1, 1)
+    for gpus in (64, 256):
+        fitted = functools.partial(bert_s, gpus)
+        yield Gate(f"DeepSpeed, seconds of BERT on {gpus}", fitted, 0.98 * BERT_S[gpus], 1.02 * BERT_S[gpus])
     for gpus, percent in ((64, 96), (256, 87), (1024, 71)):
-        unmet = OPTIMISTIC if gpus > 256 else ""
-        yield Gate(
-            f"DeepSpeed, BERT on {gpus} GPUs",
-            functools.partial(bert, gpus),
-            percent - 10,
-            percent + 10,
-            unmet,
-        )
+        found = functools.partial(bert, gpus)
+        yield Gate(f"DeepSpeed, BERT on {gpus} GPUs", found, percent - 10, percent + 10)
     yield Gate("DeepSpeed: in order", order(lambda: [bert(gpus) for gpus in (16, 64, 256, 1024)]), 1, 1)
 
 
@@ -278,11 +272,6 @@ GATES = [
 ]
 
 
-def _param(gate: Gate) -> Any:
-    marks = [pytest.mark.xfail(reason=gate.unmet, strict=True)] if gate.unmet else []
-    return pytest.param(gate, id=gate.name, marks=marks)
-
-
-@pytest.mark.parametrize("gate", [_param(gate) for gate in GATES])
+@pytest.mark.parametrize("gate", GATES, ids=[gate.name for gate in GATES])
 def test_a_gate_holds(gate: Gate) -> None:
     assert gate.least <= gate.found() <= gate.most
