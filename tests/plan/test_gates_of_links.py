@@ -209,9 +209,9 @@ def horovod(net: str, gpus: int) -> float:
 # Inputs, from there: 403 million samples in steps of 64 K at 272 per second and GPU, 20 million in steps of
 # 32 K at 52. 336 million gradients in float16, all-reduced after the backward pass; LAMB moves 40 bytes per
 # parameter at 900 GB/s. NVLink of 150 GB/s in a DGX-2. How much slower whole hours are than those rates, and
-# what NCCL got out of the 8 ports of a DGX-2, was not published: the rows of 64 and 256 GPUs decide both (3.4 %
-# and 0.163 s a step), so that the row of 1,024 is the one that is predicted. With 100 GB/s, which is what the
-# ports add up to, an all-reduce would take 0.02 s.
+# what NCCL got out of the 8 ports of a DGX-2, was not published: the rows of 64 and 256 GPUs decide both
+# (3.4 % and 0.163 s a step), so that the row of 1,024 is the one that is predicted. With 100 GB/s, which is
+# what the ports add up to, an all-reduce would take 0.02 s.
 
 BERT_S = {16: 119_580, 64: 31_260, 256: 8_640, 1024: 2_640}
 SLOWER, DGX2_UPLINK = 1.034, 9e9
