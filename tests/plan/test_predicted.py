@@ -57,6 +57,18 @@ def test_the_choice_is_held_against_the_best_of_its_net() -> None:
     assert {name: value for name, value, _ in bars(rows)}["chosen over best"] == pytest.approx(0.2)
 
 
-def test_there_are_twelve_cases_of_two_and_four_processes() -> None:
-    assert len(CASES) == 12
-    assert {case.processes for case in CASES.values()} == {2, 4}
+def test_stages_that_sleep_have_a_target_of_their_own() -> None:
+    rows = {
+        "gpt_dp_2": {"predicted": 9.0, "measured": 10.0},
+        "sleep_gpipe_2": {"predicted": 1.03, "measured": 1.0},
+        "sleep_1f1b_4": {"predicted": 1.0, "measured": 1.0},
+    }
+    found = {name: (value, target) for name, value, target in bars(rows)}
+    assert found["worst error"] == (pytest.approx(0.1), 0.25)
+    assert found["worst error of stages that sleep"] == (pytest.approx(0.03), 0.05)
+
+
+def test_there_are_twelve_cases_of_two_and_four_processes_that_compute() -> None:
+    computing = [case for case in CASES.values() if case.net != "sleep"]
+    assert len(computing) == 12
+    assert {case.processes for case in computing} == {2, 4}
