@@ -12,7 +12,7 @@ from flowrt.plan.choice import Choice
 from flowrt.plan.model import Model
 from flowrt.plan.replay.played import ClassProgram
 from flowrt.plan.replay.step_times import Played
-from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, search
+from flowrt.plan.stage_search import REPLAYED, Estimate, Machine, Shared, does_not_fit, search
 
 SEARCH_S = 40.0
 """Seconds of the processor for a search: once a choice is played, no further one is that would end later. For
@@ -88,7 +88,7 @@ def plan_on(
     it ``began``, by the time of the process: now by default. ``least``: the seconds that a choice takes at
     least; it is not played if another one was that does not take longer.
 
-    Raises as `search`, and `InvalidArgumentError` if none of the choices can be lowered, or fits when it is.
+    Raises as `search`, also if no choice fits when it is lowered, and `InvalidArgumentError` if none can be.
     """
     end = (time.process_time() if began is None else began) + SEARCH_S
     found = search(machine, samples, shared, model, fixed, cut_to_fit)
@@ -116,10 +116,12 @@ def plan_on(
         candidates.append(candidate)
         best = min(best, candidate.seconds)
     if not candidates:
-        why = f"; {refused[0][1]}" if refused else ""
+        lowered = [each for each in too_large if isinstance(each, Candidate)]
+        if lowered:
+            least = min(lowered, key=lambda each: each.nbytes)
+            raise does_not_fit(least.choice, least.nbytes, machine)
         raise InvalidArgumentError(
-            f"expected a choice that can be lowered and fits in {machine.memory:,} bytes of a device; "
-            f"got {len(refused)} that cannot be lowered and {len(too_large)} that are too large{why}"
+            f"expected a choice that can be lowered; got {len(refused)} that cannot be; {refused[0][1]}"
         )
     candidates.sort(key=lambda candidate: candidate.seconds)
     return Planned(tuple(candidates), tuple(too_large), tuple(refused), len(found.fitting), tuple(slower))

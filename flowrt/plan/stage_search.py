@@ -254,10 +254,7 @@ def search(
     fitting = [each for each in found if each.nbytes <= machine.memory]
     if not fitting:
         least = min(found, key=lambda each: each.nbytes)
-        raise ResourceExhaustedError(
-            f"expected a choice that needs at most {machine.memory:,} bytes of a device; the smallest "
-            f"needs {least.nbytes:,}: {describe(least.choice)}. {_would_fit(least, machine)}"
-        )
+        raise does_not_fit(least.choice, least.nbytes, machine)
     return Found(tuple(fitting), tuple(each for each in found if each.nbytes > machine.memory))
 
 
@@ -283,11 +280,13 @@ def _with_other_cuts(
     return sorted((cut.get(each.choice, each) for each in found), key=lambda each: each.seconds)
 
 
-def _would_fit(least: Estimate, machine: Machine) -> str:
-    factor = math.ceil(least.nbytes / machine.memory)
-    return (
-        f"Devices of {-(-least.nbytes // 2**20):,} MiB would do, or about {machine.devices * factor} devices "
-        "of this kind, or a smaller batch"
+def does_not_fit(smallest: Choice, nbytes: int, machine: Machine) -> ResourceExhaustedError:
+    """The error that ``smallest``, the choice with the fewest ``nbytes`` of a device, does not fit."""
+    factor = math.ceil(nbytes / machine.memory)
+    return ResourceExhaustedError(
+        f"expected a choice that needs at most {machine.memory:,} bytes of a device; the smallest "
+        f"needs {nbytes:,}: {describe(smallest)}. Devices of {-(-nbytes // 2**20):,} MiB would do, or about "
+        f"{machine.devices * factor} devices of this kind, or a smaller batch"
     )
 
 

@@ -302,6 +302,23 @@ def test_a_model_that_fits_nowhere(script: str, tmp_path: Path, capsys: pytest.C
     assert "at most 10,240 bytes of a device; the smallest needs" in capsys.readouterr().err
 
 
+def test_a_model_that_fits_by_estimates_only(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Small gathers are joined, which the estimate does not know."""
+    words = ["plan", script, "--fix", "pp=1", "--cluster"]
+    assert main([*words, cluster(tmp_path, memory="10KiB")]) == 2
+    estimated = smallest(capsys.readouterr().err)
+    assert main([*words, cluster(tmp_path, memory=f"{-(-estimated // 1024)}KiB")]) == 2
+    assert smallest(capsys.readouterr().err) > estimated
+
+
+def smallest(error: str) -> int:
+    found = re.search(r"the smallest needs ([\d,]+): dp=8 sharding=3. Devices of .* would do", error)
+    assert found is not None, error
+    return int(found[1].replace(",", ""))
+
+
 def test_a_script_with_a_graph_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "own.py"
     own = "import flowrt as tf\nscope = tf.Graph().as_default()\nscope.__enter__()\n"
