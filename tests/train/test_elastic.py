@@ -28,7 +28,7 @@ from tests.forks import ForkedScript
 
 SCRIPT = Path(__file__).with_name("elastic_script.py")
 STEPS, RECORDS, BATCH = 20, 60, 12
-SOON_S = 30.0
+SOON_S = 60.0
 
 
 class Job:
@@ -123,6 +123,7 @@ def test_three_go_on_when_one_of_four_is_killed(undisturbed: Any) -> None:
         others = [elastic.start(number) for number in (0, 2, 3)]
         elastic.start(1, kill=7)
         found = [printed(process) for process in others]
+        elastic.wait_for("worker 1 was lost")
     for lines in found:
         check_result(lines, undisturbed)
         first, second = epochs_of(lines)
@@ -131,14 +132,13 @@ def test_three_go_on_when_one_of_four_is_killed(undisturbed: Any) -> None:
         assert second[3] == 3
         assert second[4] in (6, 7)
     assert {epochs_of(lines)[1][2] for lines in found} == {0, 1, 2}
-    assert "worker 1 was lost" in elastic.wait_for("was lost")
 
 
 def test_who_comes_is_taken_in_and_has_the_state(
     undisturbed: Any, until: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(coordinator_server, "LAST_CALL_S", 0.5)
-    with job(1, 3) as elastic:
+    with job(2, 3) as elastic:  # with fewer, one that begins late would not be in the first epoch
         first = [elastic.start(number) for number in (0, 1)]
         elastic.wait_for("epoch 1: 2 workers")
         late = elastic.start(2)
@@ -283,7 +283,7 @@ def test_who_is_told_to_end_while_it_waits_for_others_leaves_a_checkpoint(tmp_pa
 
 def test_a_wish_to_leave_that_comes_after_the_last_step_is_granted_before_the_wait() -> None:
     """Between a step and the wait for the next epoch a worker reports; no commit follows."""
-    with _Leaving() as leaving:
+    with pytest.raises(SystemExit) as left, _Leaving() as leaving:
         leaving._told(signal.SIGTERM, None)
         assert leaving.is_wanted
         with pytest.raises(SystemExit) as ending, leaving.at_once():
@@ -292,6 +292,7 @@ def test_a_wish_to_leave_that_comes_after_the_last_step_is_granted_before_the_wa
         with pytest.raises(SystemExit) as ending:
             leaving._told(signal.SIGTERM, None)
         assert ending.value.code == 128 + signal.SIGTERM
+    assert left.value.code == 0, "it may also come after the last wait"
 
 
 def test_when_all_are_killed_the_checkpoint_counts(undisturbed: Any, tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ class Form(NamedTuple):
 
 
 class Announce(NamedTuple):
-    """Tell members that their epoch is over; unless ``at_once``, they go on to their next commit."""
+    """Tell members that their epoch is over; unless ``at_once``, they go on to their next commit. No members:
+    they know it already, from one of themselves; only the reason is new.
+    """
 
     members: tuple[int, ...]
     why: str
@@ -204,7 +206,10 @@ class Coordinator:
 
     def _lose(self, number: int, why: str) -> list[Action]:
         member = self._members[number]
-        actions = self._remove(number, f"{member.name} was lost: {why}")
+        was_in_group, lost = number in self._group, f"{member.name} was lost: {why}"
+        actions = self._remove(number, lost)
+        if was_in_group and not actions:
+            actions.append(Announce((), lost, at_once=True))
         if member.host not in self._failed_now:
             self._failed_now.add(member.host)
             self._failures[member.host] += 1

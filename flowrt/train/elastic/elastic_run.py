@@ -71,6 +71,8 @@ class _Leaving:
     def __exit__(self, *ending: object) -> None:
         if self._is_main:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.is_wanted and ending[0] is None:  # it came after the last wait
+            sys.exit(0)
 
     def _told(self, number: int, frame: Any) -> None:
         if self.is_wanted:

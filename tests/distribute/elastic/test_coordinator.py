@@ -20,6 +20,7 @@ from flowrt.distribute.elastic.coordinator import (
 )
 
 LAST_CALL_S, TIMEOUT_S = 5.0, 60.0
+LOST_2 = Announce((), "worker 2 was lost: killed", at_once=True)
 
 
 def coordinator(least: int, most: int) -> Coordinator:
@@ -137,7 +138,15 @@ def test_who_was_done_helps_the_others_again() -> None:
 def test_the_loss_of_a_member_when_all_others_are_done_ends_the_job() -> None:
     machine = coordinator(1, 2)
     outcome(machine, *came(1, 2), Finished(1, 1, 9))
-    assert outcome(machine, Lost(2, "killed")) == [End((1,), None)]
+    assert outcome(machine, Lost(2, "killed")) == [LOST_2, End((1,), None)]
+
+
+def test_a_loss_that_a_member_reports_first_is_named_all_the_same() -> None:
+    """Its connection to the lost one may break before the coordinator's."""
+    machine = coordinator(1, 2)
+    outcome(machine, *came(1, 2))
+    assert outcome(machine, Ready(1, 1, 4, "a link")) == [Announce((2,), "worker 1: a link", at_once=True)]
+    assert outcome(machine, Lost(2, "killed")) == [LOST_2, Form((1,), 2, 4)]
 
 
 def test_too_few_workers_fail_after_a_time() -> None:
