@@ -30,7 +30,7 @@ if "FLOWRT_CACHE_DIR" not in os.environ:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a shell; children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
+THREAD_GRACE_S = 60.0  # a thread that was told to stop may need a moment on a loaded machine
 
 # Examples are few and the same in every run, so that a red run is about the change; the nightly run looks for
 # new ones. No deadline: the machine may be busy, and a hang meets pytest's timeout.

@@ -11,7 +11,7 @@ import flowrt as tf
 from flowrt.contrib import tpu
 from flowrt.graph.ops.state.infeed import CAPACITY
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def start(function):

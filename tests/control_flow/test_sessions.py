@@ -154,7 +154,7 @@ def test_closing_the_session_from_another_thread_ends_an_endless_loop():
     began = threading.Event()
     n = endless(lambda i: counted(i, Begun(began)) + 1)
     with tf.Session() as session:
-        closer = threading.Thread(target=lambda: (began.wait(10), session.close()))
+        closer = threading.Thread(target=lambda: (began.wait(SOON_S), session.close()))
         closer.start()
         error = stopped_within(0.0, lambda: session.run(n))
         closer.join()

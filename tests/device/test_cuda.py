@@ -33,7 +33,7 @@ from tests.contracts.check_stream_executor import QueuedStreamsContract
 from tests.contracts.stream_executor_case import Case
 from tests.device.pretend_cupy import ILLEGAL_ADDRESS, Cupy
 
-SOON_S = 20.0
+SOON_S = 60.0
 SEEDS = itertools.count()
 
 

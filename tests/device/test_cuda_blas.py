@@ -29,7 +29,7 @@ from tests.device.pretend_cublas import (
 from tests.device.pretend_cupy import Cupy
 
 HIGHEST, HIGH, MEDIUM = MatmulPrecision
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 class Gpu(NamedTuple):

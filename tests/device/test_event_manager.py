@@ -10,7 +10,7 @@ import pytest
 from flowrt.device.event_manager import LONGEST_PAUSE_S, EventManager, pauses
 from flowrt.device.stream_executor import Event, EventStatus
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 class Flag(Event):
@@ -92,9 +92,9 @@ def test_an_event_that_cannot_be_asked_is_logged_and_not_waited_for(
 
 
 def test_closing_without_work_starts_no_thread() -> None:
-    before = threading.enumerate()
+    before = set(threading.enumerate())
     EventManager("idle").close()
-    assert threading.enumerate() == before
+    assert set(threading.enumerate()) <= before
 
 
 def test_the_pauses_grow_to_their_bound() -> None:

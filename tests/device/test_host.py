@@ -181,7 +181,7 @@ def test_a_worker_survives_an_exit(executor: HostExecutor) -> None:
 def test_a_worker_starts_with_the_first_work_and_ends_with_the_stream(executor: HostExecutor) -> None:
     before = set(threading.enumerate())
     stream = create_threaded(executor)
-    assert set(threading.enumerate()) == before
+    assert set(threading.enumerate()) <= before
     executor.launch(stream, len, ())
     executor.block_host_until_done(stream, SOON_S)
     (worker,) = set(threading.enumerate()) - before

@@ -26,7 +26,7 @@ from flowrt.loops.llvm_text import FUNCTION
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 60.0
-CHILD_S = 20  # a child that hangs is killed then
+CHILD_S = 60  # a child that hangs is killed then
 
 pytestmark = pytest.mark.skipif(
     not host_jit.is_available(), reason=host_jit.why_unavailable() or "there is no reason"

@@ -20,7 +20,7 @@ from flowrt.device.transfer import TransferManager
 from flowrt.errors import DeadlineExceededError, InternalError, InvalidArgumentError
 from tests.device.pretend_cupy import Cupy
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 VALUE = np.arange(16, dtype=np.float32)
 
 

@@ -53,7 +53,7 @@ class TcpProxy:
     def __enter__(self) -> TcpProxy:
         self.heal()
         self._thread.start()
-        assert self._listens.wait(10.0)
+        assert self._listens.wait(60.0)
         return self
 
     def __exit__(

@@ -36,7 +36,7 @@ from flowrt.rendezvous.channel.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 HOSTS = ["localhost", "127.0.0.1", "::1"]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
 

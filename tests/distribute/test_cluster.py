@@ -20,7 +20,7 @@ from flowrt.executor.session import session as session_module
 from flowrt.protos import cluster_pb2 as pb
 from tests.contracts.check_transport import wait_until
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture

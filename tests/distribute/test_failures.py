@@ -36,7 +36,7 @@ from tests.contracts.check_transport import open_files, random_bytes, wait_until
 from tests.distribute.processes import SOON_S, cluster, cluster_with_proxy, dial_as_client, wait_until_idle
 from tests.each import nightly
 
-NOTICED_S = 2.0  # within which the death of a process of this host is noticed
+NOTICED_S = 6.0  # before a task that is silent is given up: its end is noticed, not its silence
 COMMITTED = 3
 
 
@@ -151,7 +151,7 @@ def test_killed_between_two_steps() -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_is_noticed_within_two_seconds(pool: ThreadPoolExecutor) -> None:
+def test_a_killed_worker_is_noticed_before_its_silence_is(pool: ThreadPoolExecutor) -> None:
     with cluster(1, 1) as tasks, tf.Graph():
         counters = Counters()
         with tf.Session(tasks.target) as session:

@@ -33,7 +33,7 @@ from flowrt.errors import (
 from flowrt.rendezvous.channel.security import Security
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(autouse=True)

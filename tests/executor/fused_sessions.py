@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 
 import flowrt as tf
 from flowrt.executor.bind.awaited_loops import AwaitedLoops
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING, compile_beside
+from tests.contracts.check_transport import wait_until
 
 WAIT_S = 60.0
+IN_ITS_MIDST_S = 0.1
 
 
 def plans_of(session):
@@ -67,6 +71,23 @@ def wait_for_loops(nodes=0):
     is_done = threading.Event()
     compile_beside(is_done.set, nodes)
     assert is_done.wait(WAIT_S)
+
+
+@contextlib.contextmanager
+def ends(session, end):
+    """Call ``end()`` in the midst of the step of ``session`` that runs inside, on another thread."""
+
+    def wait_and_end():
+        wait_until(lambda: session._running, "a step runs", WAIT_S)
+        time.sleep(IN_ITS_MIDST_S)  # it is only just beginning
+        end()
+
+    ending = threading.Thread(target=wait_and_end)
+    ending.start()
+    try:
+        yield
+    finally:
+        ending.join()
 
 
 def execute(action):

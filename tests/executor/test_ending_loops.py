@@ -5,10 +5,9 @@ takes.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
-import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -19,15 +18,12 @@ import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.program import time_slice
 from flowrt.executor.program.time_slice import LONG_S, MAX_ITERATIONS, SHORT_S, TimeSlice
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import ends, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
 RUNNING_S = 0.2
-"""How long a loop runs before it is ended."""
-
-SOON_S = 30.0
-"""It acts within 0.1 s; the rest is for a machine that has other work."""
+"""How long a loop runs before its deadline."""
 
 
 def powers(v, count=60):
@@ -83,24 +79,10 @@ def endless(monkeypatch, loop):
             yield session, lambda **options: session.run(last, {limit: -1.0}, **options)
 
 
-@contextlib.contextmanager
-def ends_soon(end=lambda: None, *arguments):
-    """Calls ``end`` while what is inside runs."""
-    timer = threading.Timer(RUNNING_S, end, arguments)
-    timer.start()
-    start = time.monotonic()
-    try:
-        yield
-        assert time.monotonic() - start < RUNNING_S + SOON_S
-    finally:
-        timer.cancel()
-        timer.join()
-
-
 @by(scalars, small_tensors)
 def test_by_a_deadline(monkeypatch, loop):
     options = tf.RunOptions(timeout_in_ms=int(RUNNING_S * 1000))
-    with endless(monkeypatch, loop) as (_, run), ends_soon():
+    with endless(monkeypatch, loop) as (_, run):
         with pytest.raises(tf.errors.DeadlineExceededError):
             run(options=options)
 
@@ -108,14 +90,15 @@ def test_by_a_deadline(monkeypatch, loop):
 @by(scalars, small_tensors, a_loop_in_a_loop, a_loop_in_a_branch)
 def test_by_close(monkeypatch, loop):
     with endless(monkeypatch, loop) as (session, run):
-        with ends_soon(session.close), pytest.raises(tf.errors.CancelledError):
+        with ends(session, session.close), pytest.raises(tf.errors.CancelledError):
             run()
 
 
 @by(scalars, small_tensors)
 def test_by_ctrl_c(monkeypatch, ctrl_c, loop):
-    with endless(monkeypatch, loop) as (_, run):
-        with ends_soon(os.kill, os.getpid(), signal.SIGINT), pytest.raises(KeyboardInterrupt):
+    with endless(monkeypatch, loop) as (session, run):
+        interrupt = functools.partial(os.kill, os.getpid(), signal.SIGINT)
+        with ends(session, interrupt), pytest.raises(KeyboardInterrupt):
             run()
 
 

@@ -4,8 +4,6 @@ they give what the operations' kernels give.
 
 from __future__ import annotations
 
-import threading
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,7 +14,7 @@ from flowrt.device.llvm import host_jit
 from flowrt.executor.lists import compiled_body
 from flowrt.executor.program import time_slice
 from flowrt.executor.program.time_slice import TimeSlice
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import ends, plans_of
 from tests.executor.random_nests import RandomNest
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -380,8 +378,5 @@ def test_an_inner_loop_without_end_is_ended(monkeypatch, shape, end):
             (found,) = session.run(last, {limit: np.inf})  # nothing is left of the step that was ended
             np.testing.assert_array_equal(found, np.ones(shape))
         else:
-            timer = threading.Timer(0.2, session.close)
-            timer.start()
-            with pytest.raises(tf.errors.CancelledError):
+            with ends(session, session.close), pytest.raises(tf.errors.CancelledError):
                 session.run(last, {limit: -np.inf})
-            timer.join()

@@ -21,7 +21,7 @@ from flowrt.executor.program.runner import StepControl
 from flowrt.graph.resources.step_context import current_step, step_scope
 from flowrt.graph.resources.transfer_queue import TransferQueue
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 def in_thread(function):

@@ -42,7 +42,7 @@ if __name__ == "__main__":
         "127.0.0.1:0", lambda connection: (accepted.append(connection), is_there.set())
     )
     dialled = transport.connect(listener.address, 10)
-    assert is_there.wait(10)
+    assert is_there.wait(60)
     inbox = Inbox()
     accepted[0].start(inbox)
     sys.stdout.flush()
@@ -54,7 +54,7 @@ if __name__ == "__main__":
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     dialled.send(b"x")
-    print("parent", inbox.came.acquire(timeout=10), flush=True)
+    print("parent", inbox.came.acquire(timeout=60), flush=True)
     dialled.close()
     accepted[0].close()
     listener.close()

@@ -53,7 +53,7 @@ class Network:
 
     def __enter__(self) -> Network:
         self._thread.start()
-        assert self._listens.wait(10.0)
+        assert self._listens.wait(60.0)
         return self
 
     def __exit__(
