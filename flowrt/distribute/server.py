@@ -31,8 +31,9 @@ from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.cluster.containers import Containers
 from flowrt.distribute.cluster.graph_limits import check_remote_graph
 from flowrt.distribute.cluster.metrics_address import checked_metrics_address
+from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.threads import Threads
-from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
+from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s, liveness
 from flowrt.distribute.connection_manager import TICK_S, ConnectionManager, ignore, task_of
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.master import master as m
@@ -171,6 +172,9 @@ class Server:
         self.on_drain: Callable[[], object] = self._drain_beside
         """Called on a remote request to drain: see `drain`."""
         self._listener: Listener | None = None
+        self._standstill = Standstill(TICK_S, liveness().lost_s)
+        self._now = time.monotonic()
+        """Time of the last tick, without the time in which this process stood still, as deadlines need it."""
         self._ticker = threading.Thread(target=self._tick, name=f"flowrt {self.task} ticks", daemon=True)
         self._stopped, self._ended = threading.Event(), threading.Event()
         if start:
@@ -189,7 +193,7 @@ class Server:
             raise FailedPreconditionError(f"server {self.task}: it was stopped. Create a new one")
         if self._listener is not None:
             return
-        self._pass_time()  # before the first request: deadlines count from here
+        self._pass_time(time.monotonic())  # before the first request: deadlines count from here
         is_serving = None if self._metrics_at is None else self._inspection.is_serving
         self._listener = self._transport.listen(self._bind, self._connections.accept, is_serving)
         if parse_address(self._addresses[self.task]).port == 0:
@@ -345,13 +349,13 @@ class Server:
             # a program may open one session after another
             wait_s = 0.0 if is_task or in_midst else self._job_grace_s
             if not self._masters:
-                self._job_end = (time.monotonic() + wait_s, name, in_midst)
-                self._end_job(time.monotonic())
+                self._job_end = (self._now + wait_s, name, in_midst)
+                self._end_job()
 
-    def _end_job(self, now: float) -> None:
+    def _end_job(self) -> None:
         """Report the end of the job when its time has come."""
         end = self._job_end
-        if end is not None and now >= end[0] and self._is_joined and not self._stopped.is_set():
+        if end is not None and self._now >= end[0] and self._is_joined and not self._stopped.is_set():
             self._job_end = None
             self.on_job_end(*end[1:])
 
@@ -473,16 +477,21 @@ class Server:
 
     def _tick(self) -> None:
         while not self._stopped.wait(TICK_S):
-            self._pass_time()
-            now = time.monotonic()
-            self._connections.beat(now)
-            self._end_job(now)
-            with self._lock:
-                running = self._worker.running()
-            self._steps.watch(now, running)
+            self.tick(time.monotonic())
 
-    def _pass_time(self) -> None:
-        ticked = ev.Ticked(time.monotonic())
+    def tick(self, now: float) -> None:
+        """Let deadlines pass, send heartbeats, give up silent peers. To be called each `TICK_S` seconds."""
+        self._pass_time(now)
+        self._connections.beat(now)
+        self._end_job()
+        with self._lock:
+            running = self._worker.running()
+        self._steps.watch(now, running)
+
+    def _pass_time(self, now: float) -> None:
+        self._standstill.before(now)
+        self._now = now - self._standstill.total_s
+        ticked = ev.Ticked(self._now)
         self._to_master(ticked)
         self._to_worker(ticked)
 

@@ -16,9 +16,11 @@ from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.wire import messages, peer
 from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.wire.peer import Reply
+from flowrt.distribute.worker.worker import EARLY_S
 from flowrt.executor.session import session as session_module
 from flowrt.protos import cluster_pb2 as pb
 from tests.contracts.check_transport import wait_until
+from tests.distribute.processes import dial_as_client
 
 DEADLINE_S = 60.0
 
@@ -465,3 +467,32 @@ def test_a_task_ends_with_the_job_only_when_its_program_waits_for_that(
             wait_until(lambda: first._job_end, "the job's end is noticed")
             assert own.run(step) == 1.0
     assert first.join(DEADLINE_S)
+
+
+@pytest.fixture
+def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes when a test says so; who is silent meanwhile is not given up."""
+    monkeypatch.setattr(tf.train.Server, "_tick", lambda server: None)
+    monkeypatch.setenv("FLOWRT_LOST_AFTER", "1000")
+
+
+@pytest.mark.usefixtures("no_ticks")
+def test_time_in_which_a_task_stood_still_counts_for_no_deadline() -> None:
+    """An early request for a tensor waits `EARLY_S` for its step, however long the task slept meanwhile."""
+    task = tf.train.Server.create_local_server()
+    client = dial_as_client(task.address)
+    now, answers = time.monotonic(), list[Any]()
+    key = f"/job:localhost/task:0/cpu:0;{task.incarnation:016x};/job:localhost/task:0/cpu:0;x;0:0"
+    client.ask(Message(pb.RecvTensor(step=7, keys=[key])), lambda message, error: answers.append(error))
+    client.wait_for(Message(pb.GetStatus()), DEADLINE_S)  # what it was asked before has arrived
+    now += 10 * EARLY_S
+    task.tick(now)
+    client.wait_for(Message(pb.GetStatus()), DEADLINE_S)
+    assert not answers
+    for _ in range(2):
+        now += 0.6 * EARLY_S
+        task.tick(now)
+    wait_until(lambda: answers, "the answer")
+    assert "never one to run it" in str(answers[0])
+    client.close("the test ends")
+    task.stop()

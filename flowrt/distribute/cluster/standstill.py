@@ -20,8 +20,12 @@ class Standstill:
     def __init__(self, interval_s: float, lost_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._normal_s = interval_s + lost_s / 2
         self._last = clock()
+        self.total_s = 0.0
+        """Seconds of all standstills so far: a clock without them is for deadlines."""
 
     def before(self, now: float) -> float:
         """Seconds of the standstill between the last call and ``now``; 0 if there was none."""
         passed_s, self._last = now - self._last, now
-        return passed_s if passed_s > self._normal_s else 0.0
+        stood_s = passed_s if passed_s > self._normal_s else 0.0
+        self.total_s += stood_s
+        return stood_s

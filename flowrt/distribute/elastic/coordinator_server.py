@@ -68,8 +68,6 @@ class CoordinatorServer(Closing):
     ) -> None:
         self._beats, self._clock, self._next_beat = liveness(), clock, clock()
         self._standstill = Standstill(TICK_S, self._beats.lost_s, clock)
-        self._stood_s = 0.0
-        """Time that counts for no deadline."""
         self._note = note
         self._machine = c.Coordinator(least, most, LAST_CALL_S, connect_timeout_s())
         self._lock = threading.RLock()
@@ -211,8 +209,7 @@ class CoordinatorServer(Closing):
                 self._next_beat = now + self._beats.heartbeat_s
                 for number in [*self._connected]:
                     self._send(number, Beat())
-            self._stood_s += stood_s
-            self._decide(c.Ticked(now - self._stood_s))
+            self._decide(c.Ticked(now - self._standstill.total_s))
         for number in silent:
             with self._lock:
                 gone = self._connected.get(number)
