@@ -3,7 +3,8 @@
 Four workers train a small network by data parallelism. One of them, drawn at random, is killed every
 `KILL_S` seconds; ``flowrt-run`` starts it again, and it comes back after a random time. Beside it torchrun's
 DDP, which starts all workers again after each loss, from the newest snapshot. Printed, as Markdown: how long
-each change took, how often each record counted, and the final loss beside that of an undisturbed run.
+each change took, how often each record counted, and the final loss beside that of an undisturbed run; of a
+job that takes more than `SLOWER` times as long as its pauses, how far it came.
 
 ``elastic.py worker SIDE FOLDER STEPS PAUSE_S`` is a worker. It writes a line a step to ``FOLDER/steps``, by
 the clock that all processes of a host share.
@@ -40,10 +41,14 @@ RATE, MOMENTUM = 0.05, 0.9
 SNAPSHOT_STEPS = 10
 """Steps between two snapshots of PyTorch's side. flowrt commits each step, in memory."""
 TARGET_S = 3.0
-SLOWER = 4.0
-"""A job that takes so many times as long as its pauses is given up."""
+SLOWER = 2.0
+"""A job that takes so many times as long as its pauses is given up, where it is by then."""
+ENVIRON = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+"""The store that torchrun's workers share with it keeps the addresses of dead ones, at which those that are
+started again fail, for minutes (pytorch/pytorch#135712). So each start has a store of its own.
+"""
 LIMIT_S = 120.0
-"""Time for a start, and for an end after the last kill."""
+"""Time for a start, and for an end that nobody disturbs."""
 
 
 # --- the work
@@ -187,14 +192,20 @@ class Step(NamedTuple):
     pid: int
 
 
+class Result(NamedTuple):
+    """The loss after a job, and how often each record counted."""
+
+    loss: float
+    seen: Any
+
+
 class Ran(NamedTuple):
-    """A job: its steps in order, and when workers were killed; its result, and how long it took."""
+    """A job: its steps in order, when workers were killed, and how long it took; None: it was given up."""
 
     steps: list[Step]
     kills: list[float]
-    loss: float
-    seen: Any
     seconds: float
+    result: Result | None
 
 
 class Change(NamedTuple):
@@ -218,15 +229,15 @@ def command_of(side: str, python: str, workers: int) -> list[str]:
 
 
 def run(side: str, python: str, steps: int, workers: int, kill_s: float | None, seed: int) -> Ran:
-    """The job of ``steps``, with a worker killed every ``kill_s`` seconds until it ends; None: undisturbed,
-    without pauses. Raises RuntimeError if it fails.
+    """The job of ``steps``, with a worker killed every ``kill_s`` seconds until it ends or is given up; None:
+    undisturbed, without pauses. Raises RuntimeError if it fails.
     """
-    rng, kills = random.Random(seed), list[float]()
+    kills = list[float]()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = [__file__, "worker", side, name, str(steps), str(0.0 if kill_s is None else PAUSE_S)]
         root = str(Path(__file__).resolve().parent.parent)
-        environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": root}
+        environ = {**os.environ, **ENVIRON, "PYTHONPATH": root}
         began = time.monotonic()
         with (folder / "output").open("w") as output:
             job = subprocess.Popen(
@@ -234,26 +245,35 @@ def run(side: str, python: str, steps: int, workers: int, kill_s: float | None, 
             )
         try:
             _wait(lambda: job.poll() is not None or steps_of(folder), LIMIT_S, "the first step")
-            end = time.monotonic() + LIMIT_S + SLOWER * steps * PAUSE_S
-            while kill_s is not None and not _ends_within(job, kill_s):
-                if time.monotonic() > end:
-                    raise RuntimeError(
-                        f"{side}: after {len(kills)} kills at step {steps_of(folder)[-1].number}"
-                    )
-                if (pid := _victim(folder, rng)) is not None:
-                    kills.append(time.monotonic())
-                    os.kill(pid, signal.SIGKILL)
-            _wait(lambda: job.poll() is not None, LIMIT_S + steps, "the end")
+            if kill_s is None:
+                _wait(lambda: job.poll() is not None, LIMIT_S + steps, "the end")
+            else:
+                kills = _disturb(job, folder, kill_s, began + LIMIT_S + SLOWER * steps * PAUSE_S, seed)
+            seconds, was_given_up = time.monotonic() - began, job.poll() is None
         finally:
             job.terminate()
-            job.wait(30)
+            job.wait(LIMIT_S)
+        if was_given_up:
+            return Ran(steps_of(folder), kills, seconds, None)
         if job.returncode != 0:
             raise RuntimeError(
                 f"{side}: ended with {job.returncode}: {(folder / 'output').read_text()[-2000:]}"
             )
         with np.load(folder / "result.npz") as result:
             weights = [result[f"arr_{i}"] for i in range(len(SIZES) - 1)]
-            return Ran(steps_of(folder), kills, loss_of(weights), result["seen"], time.monotonic() - began)
+            return Ran(steps_of(folder), kills, seconds, Result(loss_of(weights), result["seen"]))
+
+
+def _disturb(
+    job: subprocess.Popen[bytes], folder: Path, kill_s: float, until: float, seed: int
+) -> list[float]:
+    """Kill a worker every ``kill_s`` seconds, until the job ends or the time ``until``; returns when."""
+    rng, kills = random.Random(seed), list[float]()
+    while time.monotonic() < until and not _ends_within(job, kill_s):
+        if (pid := _victim(folder, rng)) is not None:
+            kills.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+    return kills
 
 
 def _ends_within(job: subprocess.Popen[bytes], seconds: float) -> bool:
@@ -308,24 +328,28 @@ def lines_of(disturbed: Ran, calm: Sequence[Ran], steps: int) -> Iterator[str]:
     changes = changes_of(disturbed)
     kills = [change.seconds for change in changes if change.is_kill]
     comers = [change.seconds for change in changes if not change.is_kill]
-    band = max(ran.loss for ran in calm) - min(ran.loss for ran in calm)
     epochs = {(step.number, step.epoch) for step in disturbed.steps}
     again = len(epochs) - len({number for number, _ in epochs})
-    wrong = int(np.sum(disturbed.seen != steps * BATCH / RECORDS))
     yield f"{len(disturbed.kills)}"
     yield _times(kills)
     yield _times(comers)
     yield f"{again}"
-    yield f"{wrong} of {RECORDS}"
-    yield f"{disturbed.loss:.9f}"
-    yield f"{calm[0].loss:.9f}; {band:.1e}"
-    yield f"{disturbed.seconds:.0f} s"
+    if disturbed.result is None:
+        yield from ("-", "-")
+    else:
+        wrong = int(np.sum(disturbed.result.seen != steps * BATCH / RECORDS))
+        yield f"{wrong} of {RECORDS}"
+        yield f"{disturbed.result.loss:.9f}"
+    losses = [ran.result.loss for ran in calm if ran.result]
+    yield f"{losses[0]:.9f}; {max(losses) - min(losses):.1e}"
+    yield f"{max(step.number for step in disturbed.steps)} of {steps}"
+    yield f"{disturbed.seconds:.0f} s{', then given up' * (disturbed.result is None)}"
 
 
 ROWS = (
     "workers killed", "from the kill to the next step", "pause when a worker comes", "steps made again",
     "records that counted more or less often", "final loss", "undisturbed, and by how much two runs differ",
-    "whole job",
+    "steps made", "whole job",
 )  # fmt: skip
 
 
@@ -355,8 +379,8 @@ def main(arguments: Sequence[str]) -> int:
             calm = [run(side, python, steps, workers, None, 0) for workers in (WORKERS, 1)]
             disturbed = run(side, python, steps, WORKERS, KILL_S, options.seed)
         except RuntimeError as error:
-            print(f"did not end: {error}", flush=True)
-            columns.append(["did not end"] * len(ROWS))
+            print(f"failed: {error}", flush=True)
+            columns.append(["failed"] * len(ROWS))
             continue
         columns.append(list(lines_of(disturbed, calm, steps)))
         for change in changes_of(disturbed):

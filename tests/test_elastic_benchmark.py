@@ -7,11 +7,11 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.elastic import BATCH, RECORDS, Change, Ran, Step, changes_of, lines_of, run
+from benchmarks.elastic import BATCH, RECORDS, Change, Ran, Result, Step, changes_of, lines_of, run
 
 
 def ran(steps: list[Step], kills: list[float]) -> Ran:
-    return Ran(steps, kills, 0.5, np.ones(RECORDS), 20.0)
+    return Ran(steps, kills, 20.0, Result(0.5, np.ones(RECORDS)))
 
 
 def test_a_change_lasts_from_the_kill_or_from_the_last_step() -> None:
@@ -35,10 +35,12 @@ def test_records_and_steps_are_counted() -> None:
     seen = np.ones(RECORDS)
     seen[3] = 2.0
     steps = [Step(1.0, 1, 1, 7), Step(1.1, 1, 1, 8), Step(3.0, 1, 2, 8)]
-    disturbed = ran(steps, [2.0])._replace(seen=seen)
-    killed, kills, comers, again, wrong, *_ = lines_of(disturbed, [ran(steps[:2], [])], RECORDS // BATCH)
+    calm, disturbed = ran(steps[:2], []), ran(steps, [2.0])._replace(result=Result(0.5, seen))
+    killed, kills, comers, again, wrong, *_ = lines_of(disturbed, [calm], RECORDS // BATCH)
     assert (killed, kills, comers) == ("1", "1.00 s, at most 1.00", "-")
     assert (again, wrong) == ("1", f"1 of {RECORDS}")
+    *_, wrong, loss, _, made, whole = lines_of(disturbed._replace(result=None), [calm], 10)
+    assert (wrong, loss, made, whole) == ("-", "-", "1 of 10", "20 s, then given up")
 
 
 @pytest.mark.slow
@@ -46,5 +48,7 @@ def test_a_job_that_loses_workers_has_the_loss_and_the_records_of_one_that_does_
     calm = run("flowrt", sys.executable, 60, 2, None, 0)
     disturbed = run("flowrt", sys.executable, 60, 2, 3.0, 0)
     assert any(change.is_kill for change in changes_of(disturbed))
-    np.testing.assert_array_equal(disturbed.seen, np.full(RECORDS, 60 * BATCH / RECORDS))
-    assert disturbed.loss == pytest.approx(calm.loss, rel=1e-9)
+    assert calm.result is not None
+    assert disturbed.result is not None
+    np.testing.assert_array_equal(disturbed.result.seen, np.full(RECORDS, 60 * BATCH / RECORDS))
+    assert disturbed.result.loss == pytest.approx(calm.result.loss, rel=1e-9)
