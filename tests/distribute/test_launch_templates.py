@@ -25,6 +25,7 @@ from tests.distribute.processes import SOON_S
 
 LAUNCH = Path(__file__).resolve().parents[2] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sbatch"))
+MANIFESTS = sorted(LAUNCH.glob("*.yaml"))
 
 
 def text_of(path: Path) -> str:
@@ -64,12 +65,13 @@ def test_the_batch_script_runs_on_as_many_hosts_as_it_asks_for() -> None:
     assert run.new_run_parser().parse_args(words).nnodes == Range(int(nodes), int(nodes))
 
 
-def test_the_pods_of_the_job_find_each_other() -> None:
-    text = text_of(LAUNCH / "kubernetes_job.yaml")
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_the_pods_of_the_job_find_each_other(path: Path) -> None:
+    text = text_of(path)
     service, job = text.split("\n---\n")
     environ = dict(re.findall(r"- name: (FLOWRT_\w+)\s+value: \"?([^\"\n]+)\"?", job))
     (name,) = re.findall(r"^metadata:\n  name: (\w+)", job, re.MULTILINE)
-    for index in range(2):
+    for index in range(int(field(job, "completions"))):
         pod = {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": f"{name}-{index}"}  # as Kubernetes does
         found = resolve(environ | pod)
         assert (found.task, found.address) == (index, f"digits-{index}.flowrt:2222")
@@ -80,16 +82,19 @@ def test_the_pods_of_the_job_find_each_other() -> None:
     assert field(service, "job-name") == name
 
 
-def test_the_command_of_the_pods() -> None:
-    (listed,) = re.findall(r"command: \[(.*)\]", text_of(LAUNCH / "kubernetes_job.yaml"))
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_the_command_of_the_pods(path: Path) -> None:
+    text = text_of(path)
+    (listed,) = re.findall(r"command: \[(.*)\]", text)
     name, *words = [word.strip().strip('"') for word in listed.split(",")]
     assert name == run.COMMAND
-    assert run.new_run_parser().parse_args(words).nnodes == Range(2, 2)
+    assert run.new_run_parser().parse_args(words).nnodes.most == int(field(text, "completions"))
 
 
-def test_kubernetes_takes_the_job() -> None:
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_kubernetes_takes_the_job(path: Path) -> None:
     """By the schemas of its API: no field is misspelt, and each has a value of its type."""
-    documents = list(yaml.safe_load_all((LAUNCH / "kubernetes_job.yaml").read_text()))
+    documents = list(yaml.safe_load_all(path.read_text()))
     assert [document["kind"] for document in documents] == ["Service", "Job"]
     for document in documents:
         kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
@@ -214,18 +219,21 @@ def may_mount() -> bool:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
-def test_the_pods_run(tmp_path: Path) -> None:
-    """The template's command in its environment, on two addresses of this host that have the pods' names."""
+@pytest.mark.parametrize(
+    ("name", "program"), [("kubernetes_job", AS_WORKER), ("kubernetes_elastic", AS_ELASTIC)]
+)
+def test_the_pods_run(tmp_path: Path, name: str, program: str) -> None:
+    """The template's command in its environment, on addresses of this host that have the pods' names."""
     if not may_mount():
         pytest.skip("needs the right to mount a file over /etc/hosts")
-    _, job = yaml.safe_load_all((LAUNCH / "kubernetes_job.yaml").read_text())
+    _, job = yaml.safe_load_all((LAUNCH / f"{name}.yaml").read_text())
     pod = job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    (secrets,) = container["volumeMounts"]
+    secrets, *_ = container["volumeMounts"]
     names = [f"{job['metadata']['name']}-{i}.{pod['subdomain']}" for i in range(job["spec"]["completions"])]
     hosts = "".join(f"127.0.0.{2 + i} {name}\n" for i, name in enumerate(names))
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-    (tmp_path / "train.py").write_text(AS_WORKER)
+    (tmp_path / "train.py").write_text(program)
     secret = tmp_path / "secret"
     environ = inherited(tmp_path) | {
         each["name"]: each["value"].replace(secrets["mountPath"], str(secret)) for each in container["env"]
@@ -244,16 +252,16 @@ def test_the_pods_run(tmp_path: Path) -> None:
         subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "hosts"), *container["command"]],
             cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env=environ | {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": name.partition(".")[0]},
+            env=environ | {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": host.partition(".")[0]},
         )
-        for index, name in enumerate(names)
+        for index, host in enumerate(names)
     ]  # fmt: skip
     try:
         said = [pod.communicate(timeout=10 * SOON_S)[0] for pod in pods]
     finally:
         for pod in pods:
             pod.kill()
-    assert [pod.returncode for pod in pods] == [0, 0], said
+    assert [pod.returncode for pod in pods] == [0] * len(names), said
     assert "total 10.0 on 3" in said[0]
 
 
