@@ -70,7 +70,11 @@ def _domain(name: str) -> str:
 
 
 def _converted(model: Any) -> Any:
-    """``model`` in an opset that handlers know."""
+    """``model``, with names that are text, in an opset that handlers know."""
+    graph = model.graph
+    for each in (*graph.input, *graph.output, *graph.initializer):
+        if not isinstance(each.name, str):
+            raise InvalidArgumentError(f"the model: expected names in UTF-8; got {each.name!r:.80}")
     for domain, version in opsets_of(model).items():
         if not 0 < version < MAX_VERSION:
             raise InvalidArgumentError(f"the model: expected a version of {domain or 'ONNX'}; got {version}")

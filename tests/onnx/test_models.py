@@ -90,6 +90,12 @@ def test_external_data_stays_in_its_folder(tmp_path: Path) -> None:
         load(folder / "m.onnx")
 
 
+def test_a_name_that_is_no_text() -> None:
+    content = classifier().SerializeToString().replace(b"\n\1x", b"\n\1\xff")
+    with pytest.raises(InvalidArgumentError, match=r"expected names in UTF-8; got b'\\xff'"):
+        load(content)
+
+
 def test_values_that_say_how_are_part_of_the_signature() -> None:
     model = model_of(
         [helper.make_node("TopK", ["x", "k"], ["values", "places"])],
