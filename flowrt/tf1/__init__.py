@@ -1,6 +1,7 @@
 """Names that exist for programs written for TensorFlow 1.
 
 aliases          older names of functions
+composed_ops     ops that functions of flowrt say, for imported graphs
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names
 graph_import     GraphDefs read, with TensorFlow 1's control flow

@@ -27,7 +27,7 @@ def t(*values: str) -> Any:
 _X, _SCALE, _VARIANCE = f(1, 4, 4, 2), f(2), np.abs(f(2)) + 1
 _STRIDES: dict[str, Any] = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 _NORM = {"x": _X, "scale": _SCALE, "offset": f(2), "mean": f(2), "variance": _VARIANCE, "epsilon": 0.01}
-_INDICES = np.array([[0, 0], [0, 2], [2, 1]], np.int64)
+_INDICES, _SHAPE = np.array([[0, 0], [0, 2], [2, 1]], np.int64), np.array([3, 4], np.int64)
 
 CASES: list[tuple[str, dict[str, Any]]] = [
     # older and newer spellings
@@ -210,4 +210,154 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             "iou_threshold": np.float32(0.5), "score_threshold": np.float32(0.1),
         },
     ),
+    # said by functions of flowrt
+    *(
+        (
+            "SparseTensorDenseMatMul",
+            {"a_indices": _INDICES, "a_values": f(3), "a_shape": _SHAPE, "b": b, **flags},
+        )
+        for b, flags in (
+            (f(4, 2), {}), (f(3, 2), {"adjoint_a": True}), (f(2, 4), {"adjoint_b": True}),
+        )
+    ),
+    ("SparseReorder", {"input_indices": _INDICES[::-1], "input_values": f(3), "input_shape": _SHAPE}),
+    ("SparseSoftmax", {"sp_indices": _INDICES, "sp_values": f(3), "sp_shape": _SHAPE}),
+    *(
+        (
+            "SparseReduceSum",
+            {
+                "input_indices": _INDICES, "input_values": f(3), "input_shape": _SHAPE,
+                "reduction_axes": axes, "keep_dims": keeps,
+            },
+        )
+        for axes, keeps in ((i(1), False), (i(0), True), (i(0, 1), False))
+    ),
+    *(
+        (
+            f"SparseDenseCwise{op}",
+            {"sp_indices": _INDICES, "sp_values": f(3), "sp_shape": _SHAPE, "dense": dense},
+        )
+        for op, dense in (("Add", f(4)), ("Mul", f(3, 4)), ("Mul", f(3, 1)), ("Div", f(3, 4) + 9))
+    ),
+    (
+        "SparseTensorDenseAdd",
+        {"a_indices": _INDICES, "a_values": f(3), "a_shape": _SHAPE, "b": f(3, 4)},
+    ),
+    (
+        "SparseAdd",
+        {
+            "a_indices": _INDICES, "a_values": f(3), "a_shape": _SHAPE,
+            "b_indices": np.array([[0, 2], [1, 1]]), "b_values": f(2), "b_shape": _SHAPE,
+            "thresh": np.float32(0),
+        },
+    ),
+    *(
+        (
+            "SparseConcat",
+            {
+                "indices": [_INDICES, _INDICES], "values": [f(3), f(3)], "shapes": [_SHAPE, _SHAPE],
+                "concat_dim": axis,
+            },
+        )
+        for axis in (0, -1)
+    ),
+    (
+        "SparseSlice",
+        {
+            "indices": _INDICES, "values": f(3), "shape": _SHAPE,
+            "start": np.array([0, 1]), "size": np.array([3, 9]),
+        },
+    ),
+    (
+        "SparseFillEmptyRowsGrad",
+        {"reverse_index_map": np.array([2, 0, 3]), "grad_values": f(5)},
+    ),
+    *(
+        (
+            f"SparseSegment{kind}Grad",
+            {
+                "grad": f(3, 2), "indices": i(0, 3, 3, 1), "segment_ids": i(0, 0, 2, 2),
+                "output_dim0": np.int32(5),
+            },
+        )
+        for kind in ("Sum", "Mean", "SqrtN")
+    ),
+    *(
+        (
+            "LSTMBlockCell",
+            {
+                "x": f(2, 3), "cs_prev": f(2, 2) * 3, "h_prev": f(2, 2), "w": f(5, 8), "b": f(8),
+                "wci": f(2), "wcf": f(2), "wco": f(2), "use_peephole": peephole, **options,
+            },
+        )
+        for peephole, options in ((False, {}), (True, {"cell_clip": 1.0, "forget_bias": 0.5}))
+    ),
+    *(
+        (
+            op,
+            {
+                "seq_len_max": np.int64(3), "x": f(4, 2, 3), "cs_prev": f(2, 2), "h_prev": f(2, 2),
+                "w": f(5, 8), "b": f(8), "wci": f(2), "wcf": f(2), "wco": f(2), "use_peephole": peephole,
+            },
+        )
+        for op in ("BlockLSTM", "BlockLSTMV2") for peephole in (False, True)
+    ),
+    (
+        "GRUBlockCell",
+        {"x": f(2, 3), "h_prev": f(2, 2), "w_ru": f(5, 4), "w_c": f(5, 2), "b_ru": f(4), "b_c": f(2)},
+    ),
+    *(
+        (
+            "AudioSpectrogram",
+            {"input": f(100, 2), "window_size": 30, "stride": 13, "magnitude_squared": squared},
+        )
+        for squared in (False, True)
+    ),
+    ("Mfcc", {"spectrogram": f(2, 3, 257) ** 2, "sample_rate": np.int32(16000)}),
+    (
+        "Mfcc",
+        {
+            "spectrogram": f(1, 2, 65) ** 2, "sample_rate": np.int32(8000), "filterbank_channel_count": 12,
+            "lower_frequency_limit": 150.0, "upper_frequency_limit": 3900.0, "dct_coefficient_count": 5,
+        },
+    ),
+    *(
+        (
+            "ExtractImagePatches",
+            {
+                "images": f(2, 5, 6, 2), "ksizes": [1, 2, 3, 1], "strides": [1, 2, 1, 1],
+                "rates": [1, 1, 2, 1], "padding": padding,
+            },
+        )
+        for padding in ("SAME", "VALID")
+    ),
+    *(
+        (op, {"grads": f(1, 5, 3, 2), "original_image": f(1, 3, 4, 2), **flags})
+        for op in ("ResizeBilinearGrad", "ResizeBicubicGrad")
+        for flags in ({}, {"align_corners": True}, {"half_pixel_centers": True})
+    ),
+    *(
+        ("ResizeNearestNeighborGrad", {"grads": f(1, 5, 3, 2), "size": i(3, 4), **flags})
+        for flags in ({}, {"align_corners": True})
+    ),
+    *(
+        (
+            "FusedPadConv2D",
+            {
+                "input": f(1, 4, 4, 2), "paddings": i([0, 0], [1, 1], [2, 2], [0, 0]), "mode": mode,
+                "filter": f(2, 2, 2, 3), "strides": [1, 1, 1, 1], "padding": "VALID",
+            },
+        )
+        for mode in ("REFLECT", "SYMMETRIC")
+    ),
+    (
+        "FusedResizeAndPadConv2D",
+        {
+            "input": f(1, 4, 4, 2), "size": i(6, 5), "paddings": i([0, 0], [1, 1], [2, 2], [0, 0]),
+            "mode": "REFLECT", "filter": f(2, 2, 2, 3), "strides": [1, 1, 1, 1], "padding": "VALID",
+        },
+    ),
+    ("Bucketize", {"input": f(2, 5), "boundaries": [-1.0, 0.0, 0.5, 0.5]}),
+    ("Bucketize", {"input": i(-3, 0, 7, 100), "boundaries": [0.0, 6.5, 7.0]}),
+    ("UnravelIndex", {"indices": i(5, 0, 11), "dims": i(3, 4)}),
 ]  # fmt: skip

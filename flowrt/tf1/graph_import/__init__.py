@@ -2,7 +2,9 @@
 
 read_graph_def         GraphDef files, with limits
 v1_ops                 ops under their older names
-op_adapters            ops that others say
+op_adapters            ops that others say, and how their nodes change
+older_spellings        those under other names or with other arguments
+fused_spellings        those that converters fuse
 import_nodes           one node of a GraphDef -> one operation
 import_frames          Enter, Exit, NextIteration -> loops
 import_branches        Switch, Merge -> branches

@@ -25,9 +25,11 @@ from flowrt.graph.messages.attr_values import MAX_LIST_LENGTH
 from flowrt.graph.messages.graph_def import OUTPUT_SHAPES, format_ref
 from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, Effect, OpDef
+from flowrt.graph.ops.base.identities import identity, identity_n
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, merge, relax
 from flowrt.graph.topology import sort_topologically
+from flowrt.tf1.composed_ops.composition import outputs_of
 from flowrt.tf1.graph_import.read_graph_def import MAX_NODES
 
 
@@ -116,10 +118,26 @@ class NodeImporter:
         place = self.graph.device(node.device) if node.device else nullcontext()
         order = self.graph.control_dependencies(self._controls(node)) if node.controls else nullcontext()
         with place, order:
-            op = self.graph.add(node.op, self.names[node.name], inputs, attrs, output_dtypes(node.op, attrs))
+            op = self._composed(node, inputs, attrs) or self._added(
+                node.op, self.names[node.name], inputs, attrs
+            )
         for shapes in told:
             _merge_shapes(op, shapes)
         return op
+
+    def _added(self, op: OpDef, name: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Operation:
+        return self.graph.add(op, name, inputs, attrs, output_dtypes(op, attrs))
+
+    def _composed(self, node: Node, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> Operation | None:
+        """An Identity of what functions of flowrt make in place of the op; None if that is flowrt's own."""
+        name = self.names[node.name]
+        with self.graph.as_default(), self.graph.name_scope(f"{name}/"):
+            outputs = outputs_of(node.op, inputs, attrs)
+        if outputs is None:
+            return None
+        if len(outputs) == 1:
+            return self._added(identity, name, outputs, {"T": outputs[0].dtype})
+        return self._added(identity_n, name, outputs, {"T": tuple(tensor.dtype for tensor in outputs)})
 
     def _controls(self, node: Node) -> list[Operation]:
         self.mapped.used.update(name for name in node.controls if name in self.mapped.controls)

@@ -29,6 +29,9 @@ from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import Source, user_line
+from flowrt.tf1.composed_ops import arrays, pictures, recurrent, sounds, sparse  # noqa: F401 (define them)
+from flowrt.tf1.composed_ops.composition import COMPOSED
+from flowrt.tf1.graph_import import fused_spellings, older_spellings  # noqa: F401 (define them)
 from flowrt.tf1.graph_import.import_partitions import join_parts
 from flowrt.tf1.graph_import.op_adapters import ADAPTED, adapted
 from flowrt.tf1.graph_import.reference_ops import reference_op
@@ -351,6 +354,7 @@ def find_op(name: str) -> OpDef | None:
         or ops.get(_RENAMED.get(name, name))
         or V1_OPS.get(name)
         or ADAPTED.get(name)
+        or COMPOSED.get(name)
         or reference_op(name)
     )
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowrt import dtypes
-from flowrt.graph.op_def import Argument, OpDef, op_def, parse_attrs, parse_signature, registered_ops
+from flowrt.graph.op_def import Argument, OpDef, op_def, parse_attrs, registered_ops
 from flowrt.graph.ops.state.variable_ops import (
     assign_add_variable_op,
     assign_sub_variable_op,
@@ -21,14 +21,9 @@ from flowrt.graph.ops.state.variable_ops import (
     var_is_initialized_op,
 )
 from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.tf1.composed_ops.composition import imported_op
 
 _LOCKING = "use_locking: bool = False"
-
-
-def _define(name: str, signature: str, attrs: str = "") -> OpDef:
-    inputs, outputs, types = parse_signature(signature, {"T": dtypes.ANY, "dtype": dtypes.ANY})
-    used = {argument.type_attr for argument in (*inputs, *outputs)}
-    return _made(name, inputs, outputs, {key: each for key, each in types.items() if key in used}, attrs)
 
 
 def _made(
@@ -43,27 +38,27 @@ def _made(
     return replace(no_op, name=name, inputs=inputs, outputs=outputs, types=types, attrs=parsed, doc=doc)
 
 
-VARIABLE = _define(
+VARIABLE = imported_op(
     "Variable", "-> ref: dtype", "shape: shape, dtype: type, container: string = '', shared_name: string = ''"
 )
-ASSIGN = _define(
+ASSIGN = imported_op(
     "Assign", "ref: T, value: T -> output_ref: T", "validate_shape: bool = True, use_locking: bool = True"
 )
-ASSIGN_ADD = _define("AssignAdd", "ref: T, value: T -> output_ref: T", _LOCKING)
-ASSIGN_SUB = _define("AssignSub", "ref: T, value: T -> output_ref: T", _LOCKING)
-COUNT_UP_TO = _define("CountUpTo", "ref: T -> output: T", "limit: int")
-IS_INITIALIZED = _define("IsVariableInitialized", "ref: dtype -> is_initialized: bool", "dtype: type")
+ASSIGN_ADD = imported_op("AssignAdd", "ref: T, value: T -> output_ref: T", _LOCKING)
+ASSIGN_SUB = imported_op("AssignSub", "ref: T, value: T -> output_ref: T", _LOCKING)
+COUNT_UP_TO = imported_op("CountUpTo", "ref: T -> output: T", "limit: int")
+IS_INITIALIZED = imported_op("IsVariableInitialized", "ref: dtype -> is_initialized: bool", "dtype: type")
 
-REF_IDENTITY = _define("RefIdentity", "input: T -> output: T")
-REF_SWITCH = _define("RefSwitch", "data: T, pred: bool -> output_false: T, output_true: T")
-REF_MERGE = _define("RefMerge", "inputs: N * T -> output: T, value_index: int32")
-REF_ENTER = _define(
+REF_IDENTITY = imported_op("RefIdentity", "input: T -> output: T")
+REF_SWITCH = imported_op("RefSwitch", "data: T, pred: bool -> output_false: T, output_true: T")
+REF_MERGE = imported_op("RefMerge", "inputs: N * T -> output: T, value_index: int32")
+REF_ENTER = imported_op(
     "RefEnter",
     "data: T -> output: T",
     "frame_name: string, is_constant: bool = False, parallel_iterations: int = 10",
 )
-REF_EXIT = _define("RefExit", "data: T -> output: T")
-REF_NEXT_ITERATION = _define("RefNextIteration", "data: T -> output: T")
+REF_EXIT = imported_op("RefExit", "data: T -> output: T")
+REF_NEXT_ITERATION = imported_op("RefNextIteration", "data: T -> output: T")
 
 _DEFINED = {
     op.name: op

@@ -7,29 +7,14 @@ They are not registered and have neither rules nor kernels: `flowrt.tf1.graph_im
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from flowrt import dtypes
-from flowrt.graph.op_def import OpDef, parse_attrs, parse_signature
-from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.op_def import OpDef
+from flowrt.tf1.composed_ops.composition import imported_op
 
 V1_OPS: dict[str, OpDef] = {}
 
 
 def _define(name: str, signature: str, attrs: str = "") -> OpDef:
-    any_types = dict.fromkeys(("T", "dtype", "elem_type"), dtypes.ANY)
-    inputs, outputs, types = parse_signature(signature, any_types)
-    used = {argument.type_attr for argument in (*inputs, *outputs)}
-    types = {variable: types[variable] for variable in types if variable in used}
-    V1_OPS[name] = op = replace(
-        no_op,
-        name=name,
-        inputs=inputs,
-        outputs=outputs,
-        types=types,
-        attrs=parse_attrs(attrs),
-        doc="TensorFlow 1's.",
-    )
+    V1_OPS[name] = op = imported_op(name, signature, attrs)
     return op
 
 
