@@ -360,4 +360,34 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("Bucketize", {"input": f(2, 5), "boundaries": [-1.0, 0.0, 0.5, 0.5]}),
     ("Bucketize", {"input": i(-3, 0, 7, 100), "boundaries": [0.0, 6.5, 7.0]}),
     ("UnravelIndex", {"indices": i(5, 0, 11), "dims": i(3, 4)}),
+    # arguments that became attributes, and back
+    (
+        "NonMaxSuppression",
+        {
+            "boxes": np.sort(np.abs(f(6, 2, 2)), axis=1).reshape(6, 4),
+            "scores": np.arange(6, dtype=np.float32) % 4, "max_output_size": np.int32(4),
+            "iou_threshold": 0.3,
+        },
+    ),
+    ("InTopK", {"predictions": f(4, 3), "targets": i(0, 1, 2, 0), "k": 1}),
+    ("DrawBoundingBoxes", {"images": f(1, 6, 5, 3), "boxes": np.array([[[0.1, 0.2, 0.9, 0.8]]], np.float32)}),
+    ("SpaceToBatch", {"input": f(1, 4, 3, 2), "paddings": i([0, 0], [0, 1]), "block_size": 2}),
+    ("BatchToSpace", {"input": f(4, 2, 2, 1), "crops": i([1, 0], [0, 1]), "block_size": 2}),
+    ("AccumulateNV2", {"inputs": [f(2), f(2), f(2)], "shape": [2]}),
+    ("GuaranteeConst", {"input": f(2)}),
+    (
+        "RegexReplace",
+        {"input": t("a--b", "c-d-"), "pattern": t("-+")[0], "rewrite": t(" ")[0], "replace_global": False},
+    ),
+    ("RegexFullMatch", {"input": t("ab", "b"), "pattern": t("a.*")[0]}),
+    *(
+        (
+            op,
+            {
+                "y_backprop": f(1, 3, 3, 2), "x": f(1, 3, 3, 2), "scale": f(2), "reserve_space_1": f(2),
+                "reserve_space_2": _VARIANCE, "epsilon": 0.01, "is_training": training,
+            },
+        )
+        for op in ("FusedBatchNormGrad", "FusedBatchNormGradV2") for training in (True, False)
+    ),
 ]  # fmt: skip

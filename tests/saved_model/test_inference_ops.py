@@ -13,9 +13,9 @@ from flowrt.tf1.graph_import.read_graph_def import find_op
 
 LINES = (Path(__file__).parent / "inference_ops.txt").read_text().splitlines()
 MISSING = """
-    CudnnRNN DenseToDenseSetOperation Dilation2D ImageProjectiveTransformV3 LSTMBlockCell
+    CudnnRNN DenseToDenseSetOperation Dilation2D ImageProjectiveTransformV3
     RaggedGather RaggedRange RaggedTensorFromVariant RaggedTensorToSparse RaggedTensorToTensor
-    RaggedTensorToVariant SampleDistortedBoundingBox SampleDistortedBoundingBoxV2
+    RaggedTensorToVariant
 """
 
 

@@ -52,7 +52,7 @@ def imported_op(name: str, signature: str, attrs: str = "") -> OpDef:
 
 
 def outputs_of(op: OpDef, inputs: Sequence[Tensor], attrs: Mapping[str, Any]) -> list[Tensor] | None:
-    """The outputs of a composed op, whose operations are added to the default graph; None for another op."""
+    """The outputs of a composed op, added to the default graph; None for another op."""
     function = _FUNCTIONS.get(op)
     if function is None:
         return None

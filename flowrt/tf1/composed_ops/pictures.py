@@ -36,7 +36,7 @@ _RESIZED = "align_corners: bool = False, half_pixel_centers: bool = False"
 def _gradient_of_resize(name: str, op: OpDef[Tensor]) -> None:
     @composed(name, "grads: float32, original_image: T -> output: T", _RESIZED)
     def gradient(grads: Tensor, original: Tensor, **flags: bool) -> Any:
-        """Also where the image is a constant: its values do not matter."""
+        """The transpose of the op, of which an image of zeros says enough."""
         image = zeros_like(original)
         resized = op(image, shape(grads)[1:3], **flags)
         return gradients(resized, image, grads)[0]

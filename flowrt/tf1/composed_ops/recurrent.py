@@ -72,7 +72,7 @@ def lstm_v2(
     steps: Tensor, x: Tensor, cs_prev: Tensor, h_prev: Tensor,
     w: Tensor, wci: Tensor, wcf: Tensor, wco: Tensor, b: Tensor, cell_clip: float, use_peephole: bool,
 ) -> list[Any]:  # fmt: skip
-    """The same with the forget gate before the cell's input, and no bias of its own."""
+    """`lstm` with the forget gate before the cell's input, and no bias of its own."""
 
     def gates(product: Any) -> list[Any]:
         i, f, ci, o = split(product, 4, axis=1)

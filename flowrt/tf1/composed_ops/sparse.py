@@ -57,7 +57,7 @@ def total(indices: Tensor, values: Tensor, dense_shape: Tensor, axes: Tensor, ke
 
 @composed("SparseSoftmax", f"{_PARTS} -> output: T")
 def softmax(indices: Tensor, values: Tensor, dense_shape: Tensor) -> Tensor:
-    """Over the values that are there in each row of the last dimension."""
+    """The softmax of the values that are there in each row of the last dimension."""
     _, rows = unique(_flat(indices[:, :-1], dense_shape[:-1]))
     count = reduce_max(concat([[-1], rows], 0)) + 1
     highest = stop_gradient(unsorted_segment_max(values, rows, count))
@@ -73,7 +73,7 @@ def _flat(indices: Tensor, sizes: Tensor) -> Tensor:
 def _with_dense(op: str, function: Callable[..., Any]) -> None:
     @composed(f"SparseDenseCwise{op}", f"{_PARTS}, dense: T -> output: T")
     def applied(indices: Tensor, values: Tensor, dense_shape: Tensor, dense: Tensor) -> Any:
-        """``dense`` is broadcast to the shape of the sparse one."""
+        """The values, with those of ``dense``, which is broadcast to the shape of the sparse one."""
         rank = dense.shape.rank
         if rank is None:
             raise UnimplementedError(f"expected a dense tensor of known rank; got {dense!r}")
@@ -103,7 +103,7 @@ def add(
     a_indices: Tensor, a_values: Tensor, a_shape: Tensor,
     b_indices: Tensor, b_values: Tensor, b_shape: Tensor, threshold: Tensor,
 ) -> list[Tensor]:  # fmt: skip
-    """In the order of places; what is at both is one value."""
+    """The sum, in the order of places; what both have is one value."""
     if known(threshold, "thresh") != 0:
         raise UnimplementedError(f"expected thresh 0: small values stay; got {known(threshold, 'thresh')}")
     both = SparseTensor(concat([a_indices, b_indices], 0), concat([a_values, b_values], 0), a_shape)

@@ -11,6 +11,7 @@ from flowrt.errors import UnimplementedError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import registered_ops
+from flowrt.tf1.graph_import import reference_ops
 from flowrt.tf1.graph_import.op_adapters import Adapter, Rule, adapter, outputs_of
 
 BATCH_NORM = "epsilon: float = 0.0001, exponential_avg_factor: float = 1.0, data_format: string = 'NHWC', "
@@ -314,3 +315,119 @@ def _contrast(a: Adapter, node: Node) -> Node:
     mean = a.add(node, "mean", "Mean", (images, axes), **kind, Tidx=dtypes.int32, keep_dims=True)
     far = a.add(node, "sub", "Sub", (images, mean), **kind)
     return a.become(node, "AddV2", (a.add(node, "mul", "Mul", (far, factor), **kind), mean), **kind)
+
+
+# --- elements of variables: all of the new value is written
+
+
+def _scatter_rule(function: str) -> Rule:
+    def rule(a: Adapter, node: Node) -> Node:
+        a.check(node, 3)
+        variable, indices, updates = node.inputs
+        number = node.attrs["T"]
+        kinds = {"T": number, "Tindices": node.attrs["Tindices"]}
+        on_handle = node.op.name.startswith("Resource")
+        if on_handle:
+            variable = a.add(node, "read", "ReadVariableOp", (variable,), dtype=number)
+        value = a.add(node, "value", f"TensorScatter{function}", (variable, indices, updates), **kinds)
+        if on_handle:
+            return a.become(node, "AssignVariableOp", (node.inputs[0], value), dtype=number)
+        kept = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+        attrs = {**kept, "T": number, "validate_shape": True}
+        return node.replace(op=reference_ops.ASSIGN, inputs=(node.inputs[0], value), attrs=attrs)
+
+    return rule
+
+
+for _function in ("Update", "Add", "Sub"):
+    _arguments, _locking = "indices: Tindices in INDEX, updates: T", "use_locking: bool = True"
+    adapter(f"ScatterNd{_function}", f"ref: T, {_arguments} -> output_ref: T", _locking)(
+        _scatter_rule(_function)
+    )
+    adapter(f"ResourceScatterNd{_function}", f"ref: resource, {_arguments} ->", _locking)(
+        _scatter_rule(_function)
+    )
+
+
+# --- arguments that became attributes, and attributes that became arguments
+
+
+@adapter(
+    "NonMaxSuppression",
+    "boxes: float32, scores: float32, max_output_size: int32 -> selected_indices: int32",
+    "iou_threshold: float = 0.5",
+)
+def _suppression(a: Adapter, node: Node) -> Node:
+    threshold = a.constant(node, "iou_threshold", node.attrs["iou_threshold"], np.float32)
+    kinds = {"T": dtypes.float32, "T_threshold": dtypes.float32}
+    return a.become(node, "NonMaxSuppressionV2", (*node.inputs, threshold), **kinds)
+
+
+@adapter("InTopK", "predictions: float32, targets: T in INDEX -> precision: bool", "k: int")
+def _in_top_k(a: Adapter, node: Node) -> Node:
+    k = a.constant(node, "k", node.attrs["k"], node.attrs["T"].np)
+    return a.become(node, "InTopKV2", (*node.inputs, k), T=node.attrs["T"])
+
+
+@adapter("DrawBoundingBoxes", "images: T, boxes: float32 -> output: T")
+def _draw(a: Adapter, node: Node) -> Node:
+    colors = a.constant(node, "colors", np.zeros((0, 0)), np.float32)
+    return a.become(node, "DrawBoundingBoxesV2", (*node.inputs, colors), T=node.attrs["T"])
+
+
+def _block_rule(a: Adapter, node: Node) -> Node:
+    block = a.constant(node, "block_shape", [node.attrs["block_size"]] * 2)
+    kinds = {"T": node.attrs["T"], "Tblock_shape": dtypes.int32}
+    return a.become(node, f"{node.op.name}ND", (node.inputs[0], block, node.inputs[1]), **kinds)
+
+
+adapter("SpaceToBatch", "input: T, paddings: Tpaddings in INDEX -> output: T", "block_size: int")(_block_rule)
+adapter("BatchToSpace", "input: T, crops: Tidx in INDEX -> output: T", "block_size: int")(_block_rule)
+
+
+@adapter("AccumulateNV2", "inputs: N * T -> sum: T", "shape: shape")
+def _accumulate(a: Adapter, node: Node) -> Node:
+    return a.become(node, "AddN", node.inputs, T=node.attrs["T"], N=node.attrs["N"])
+
+
+for _name in ("GuaranteeConst", "DebugGradientIdentity"):
+    adapter(_name, "input: T -> output: T")(_snapshot)
+
+
+def _regex_rule(op: str, arguments: str) -> Rule:
+    def rule(a: Adapter, node: Node) -> Node:
+        texts = {name: a.known(node, i).decode() for i, name in enumerate(arguments.split(), 1)}
+        kept = {key: node.attrs[key] for key in registered_ops()[op].attrs if key in node.attrs}
+        return a.become(node, op, node.inputs[:1], **texts, **kept)
+
+    return rule
+
+
+adapter(
+    "RegexReplace", "input: string, pattern: string, rewrite: string -> output: string",
+    "replace_global: bool = True",
+)(_regex_rule("StaticRegexReplace", "pattern rewrite"))  # fmt: skip
+adapter("RegexFullMatch", "input: string, pattern: string -> output: bool")(
+    _regex_rule("StaticRegexFullMatch", "pattern")
+)
+
+
+@adapter("LookupTableInsert", "table_handle: string, keys: Tin in ANY, values: Tout in ANY ->")
+def _insert(a: Adapter, node: Node) -> Node:
+    return a.become(node, "LookupTableInsertV2", node.inputs, Tin=node.attrs["Tin"], Tout=node.attrs["Tout"])
+
+
+for _version, _of in (("", "T"), ("V2", "U")):
+
+    @adapter(
+        f"FusedBatchNormGrad{_version}",
+        f"y_backprop: T, x: T, scale: {_of} in FLOATING, reserve_space_1: {_of}, reserve_space_2: {_of} -> "
+        f"x_backprop: T, scale_backprop: {_of}, offset_backprop: {_of}, reserve_space_3: {_of}, "
+        f"reserve_space_4: {_of}",
+        "epsilon: float = 0.0001, data_format: string = 'NHWC', is_training: bool = True",
+    )
+    def _batch_norm_gradient(a: Adapter, node: Node) -> Node:
+        """The gradient of `FusedBatchNormV3`, which is there in place of the forward op."""
+        attrs = {key: value for key, value in node.attrs.items() if not key.startswith("_")}
+        attrs.setdefault("U", attrs["T"])
+        return a.become(node, "FusedBatchNormGradV3", (*node.inputs, node.inputs[3]), **attrs)

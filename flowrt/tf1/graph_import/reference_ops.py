@@ -74,7 +74,7 @@ _ON_HANDLES: dict[OpDef, OpDef] = {
     COUNT_UP_TO: resource_count_up_to,
     IS_INITIALIZED: var_is_initialized_op,
 }
-_UPDATE = re.compile(r"(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max)")
+_UPDATE = re.compile(r"(Sparse)?Apply\w+|Scatter(Update|Add|Sub|Mul|Div|Min|Max)|StridedSliceAssign")
 
 
 def reference_op(name: str) -> OpDef | None:
