@@ -22,6 +22,13 @@ _T = 'attr { key: "T" value { type: DT_FLOAT } }'
 _SHAPE = f'attr {{ key: "shape" value {{ shape {{ dim {{ size: {SIZE} }} }} }} }}'
 _INDICES = 'attr { key: "Tindices" value { type: DT_INT32 } }'
 
+OF_ONE = {
+    "ScatterAdd": (["one"], _INDICES),
+    "ScatterNdAdd": (["row"], _INDICES),
+    "StridedSliceAssign": (["one", "two", "one"], _INDICES.replace("Tindices", "Index")),
+}
+"""Updates of the last element: their inputs that say where it is, and attributes."""
+
 Step = tuple[str, str, float, tuple[int, ...], int | None]
 """An op, a variable, a number, the steps that it waits for, and the one whose reference it takes."""
 
@@ -31,7 +38,7 @@ def programs(draw: Any) -> tuple[list[Step], list[int]]:
     """Steps, and the order in which the file has them."""
     steps: list[Step] = []
     for i in range(draw(st.integers(2, 9))):
-        op = draw(st.sampled_from(["Assign", "AssignAdd", "AssignSub", "ScatterAdd", "Read", "Read"]))
+        op = draw(st.sampled_from(["Assign", "AssignAdd", "AssignSub", *OF_ONE, "Read", "Read"]))
         variable = draw(st.sampled_from(VARIABLES))
         before = tuple(draw(st.lists(st.integers(0, i - 1), max_size=3, unique=True))) if i else ()
         same = [j for j, step in enumerate(steps) if step[1] == variable and step[0] != "Read"]
@@ -52,19 +59,19 @@ def graph_def(steps: list[Step], order: list[int]) -> Any:
         lines.append(f'node {{ name: "{name}" op: "VariableV2" {_DTYPE} {_SHAPE} }}')
         lines.append(constant(f"{name}/value", SIZE, 1))
         lines.append(f'node {{ name: "{name}/init" op: "Assign" input: ["{name}", "{name}/value"] {_T} }}')
-    place = "dtype: DT_INT32 tensor_shape { dim { size: 1 } } int_val: 1"
-    lines.append(
-        'node { name: "one" op: "Const" attr { key: "dtype" value { type: DT_INT32 } } '
-        f'attr {{ key: "value" value {{ tensor {{ {place} }} }} }} }}'
-    )
+    for name, rank, value in (("one", 1, 1), ("two", 1, 2), ("row", 2, 1)):
+        place = f"dtype: DT_INT32 tensor_shape {{ {'dim { size: 1 } ' * rank} }} int_val: {value}"
+        lines.append(
+            f'node {{ name: "{name}" op: "Const" attr {{ key: "dtype" value {{ type: DT_INT32 }} }} '
+            f'attr {{ key: "value" value {{ tensor {{ {place} }} }} }} }}'
+        )
     for i in order:
         op, variable, number, before, through = steps[i]
-        lines.append(constant(f"c{i}", 1 if op == "ScatterAdd" else SIZE, number))
+        lines.append(constant(f"c{i}", 1 if op in OF_ONE else SIZE, number))
         source = variable if through is None else f"s{through}"
-        inputs = [source, "one", f"c{i}"] if op == "ScatterAdd" else [source, f"c{i}"]
-        inputs += [f"^s{j}" for j in before]
+        where, extra = OF_ONE.get(op, ([], ""))
+        inputs = [source, *where, f"c{i}", *(f"^s{j}" for j in before)]
         kind = "AddV2" if op == "Read" else op
-        extra = _INDICES if op == "ScatterAdd" else ""
         lines.append(f'node {{ name: "s{i}" op: "{kind}" input: {inputs} {_T} {extra} }}'.replace("'", '"'))
     return text_format.Parse("\n".join(lines), graph_pb2.GraphDef())
 
@@ -79,8 +86,8 @@ def interpreted(steps: list[Step], order: list[int]) -> dict[int, list[float]]:
         here = memory[variable]
         if op == "Assign":
             here[:] = number
-        elif op == "ScatterAdd":
-            here[1] += number
+        elif op in OF_ONE:
+            here[1] = number + (op != "StridedSliceAssign") * here[1]
         elif op != "Read":
             here += number if op == "AssignAdd" else -number
         found[i] = (here + number if op == "Read" else here).tolist()

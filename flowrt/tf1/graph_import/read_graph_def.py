@@ -77,6 +77,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "validate_shape": None,  # a shape that a variable was made with is always checked, another one never
     "multiply_linear_by_lr": (False,),
     "update_slots": (True,),
+    "bad_indices_policy": ("", "DEFAULT", "ERROR"),
     "Tshape": (dtypes.int32,),
     "config": None,  # how TensorFlow runs a function
     "config_proto": None,
