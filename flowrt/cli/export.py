@@ -35,9 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " or a running worker (grpc://host:port)",
     )
     add("--out", required=True, metavar="FILE", help="output file (replaced only on success)")
-    add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: from the name of FILE)")
+    add(
+        "--format", choices=list(FORMATS), metavar="NAME",
+        help=f"{', '.join(FORMATS)} (default: from the name of FILE)",
+    )  # fmt: skip
     add(
         "--view",
+        choices=[*VIEWS, LAYOUTS],
         metavar="NAME",
         help=f"{', '.join(VIEWS)}, or {LAYOUTS}, if the step has a mesh (default: {VIEWS[0]})",
     )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
+
+from flowrt.errors import nearest
 
 MISTAKE = 2
 """The exit status of a mistake on the command line: argparse's own."""
@@ -19,6 +21,13 @@ class _Formatter(argparse.HelpFormatter):
 
 class CommandParser(argparse.ArgumentParser):
     """A parser that reports mistakes in one line, without the usage text; exit status 2."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raises `argparse.ArgumentError` for a ``value`` that is none of the choices of ``action``."""
+        if action.choices is not None and value not in action.choices:
+            known = list(map(str, action.choices))
+            hint = nearest(str(value), known)
+            raise argparse.ArgumentError(action, f"expected one of {', '.join(known)}; got {value!r}.{hint}")
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")

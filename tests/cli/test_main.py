@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_the_version_is_printed() -> None:
     )
 
 
+@pytest.mark.parametrize("command", ["flowrt", *PARSERS])
+def test_the_version_is_printed_without_an_import_of_flowrt(command: str) -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, name = scripts[command].split(":")
+    script = f"import sys, {module}; sys.argv[1:] = ['--version']; {module}.{name}(); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    version, modules = done.stdout.splitlines()
+    assert version == f"{command} {sys.modules['flowrt'].__version__}"
+    assert not {"flowrt", "numpy", "argparse"} & set(modules.split())
+
+
 @pytest.mark.parametrize("command", [*COMMANDS, *PARSERS])
 def test_the_examples_of_a_command_are_command_lines_that_it_takes(command: str) -> None:
     parser = PARSERS[command]() if command in PARSERS else new_main_parser([command])
@@ -81,7 +95,13 @@ def test_the_script_of_a_shell_has_no_mistake(shell: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "found"), [("flowrt ex", "export explain"), ("flowrt export --vi", "--view")]
+    ("words", "found"),
+    [
+        ("flowrt ex", "export explain"),
+        ("flowrt export --vi", "--view"),
+        ("flowrt export --view p", "placed partitioned"),
+        ("flowrt export --format m", "mermaid model-explorer"),
+    ],
 )
 def test_bash_completes_a_command_and_an_option(words: str, found: str) -> None:
     last = len(words.split()) - 1
