@@ -21,7 +21,7 @@ from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.laid_out import LaidOut, view_of_layouts
 from flowrt.viz.roles import inherited
-from flowrt.viz.sources import LAYOUTS, VIEWS, Comparison, Source, source_of
+from flowrt.viz.sources import LAYOUTS, VIEWS, Source, compared
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
@@ -63,9 +63,7 @@ def export(
     """
     chosen = check_export(what, path, format, view, depth, focus, radius, against)
     messages = several(step_stats, "export")
-    found = source_of(what, fetches, feed_dict)
-    source: Source = found if against is None else Comparison(source_of(against, fetches), found)
-    drawn = picture(source, view, chosen, depth, focus, radius)
+    drawn = picture(compared(what, against, fetches, feed_dict), view, chosen, depth, focus, radius)
     return write_target(path, chosen.encode(drawn._replace(step_stats=messages)))
 
 

@@ -1,10 +1,11 @@
 """An overview of a graph as it runs, drawn as an SVG: one band per device, time from left to right.
 
 Operations are grouped by name scope: on each device one box for all operations with the same first ``depth``
-scope parts. Constants, Send and Recv are not drawn; a transfer between devices is a dashed edge. An operation
-that owns functions has a separate box, around a picture of them.
+scope parts. Each role, such as gradients, has one box with a dashed border, without edges to the model other
+than transfers. Constants, Send and Recv are not drawn; a transfer between devices is a dashed edge. An
+operation that owns functions has a separate box, around a picture of them.
 
-    session, fetches -> partitions -> collapse -> lay_out -> write_svg
+    session, fetches -> partitions -> collapse -> lay_out -> svg_of
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.viz.compile_request import compile_request
 from flowrt.viz.export import export, format_for
 from flowrt.viz.formats.table import FORMATS
+from flowrt.viz.roles import NO_ROLES, Roles, inherited
 from flowrt.viz.sources import Step
+from flowrt.viz.view import Role
 
 Partitions: TypeAlias = Mapping[str, Subgraph]
 """``{device: its part}``."""
 
 MAX_BOXES = 60
-"""Maximum number of boxes in a readable picture: `write_svg` collapses further until it is met."""
+"""Maximum number of boxes in a readable picture: `svg_of` collapses further until it is met."""
 
 Key: TypeAlias = tuple[str, str]
 """The key of a box: device and scope."""
@@ -39,12 +42,15 @@ Point: TypeAlias = tuple[float, float]
 
 
 class Box(NamedTuple):
-    """Some operations of one device: ``nodes`` in the order they run; ``inner`` shows its functions."""
+    """Some operations of one device: ``nodes`` in the order they run; ``inner`` shows its functions. With a
+    ``role``, its name is that role's.
+    """
 
     device: str
     name: str
     nodes: list[Node]
     inner: Picture | None
+    role: Role | None = None
 
     @property
     def subtitle(self) -> str:
@@ -65,6 +71,11 @@ class Picture(NamedTuple):
         """The number of boxes, including nested ones."""
         return sum(1 + (box.inner.size if box.inner else 0) for box in self.boxes.values())
 
+    def is_drawn(self, source: Key, target: Key) -> bool:
+        """Whether the edge is: nearly every layer has edges to its gradient and its optimizer."""
+        (kind, _), ends = self.edges[source, target], (self.boxes[source].role, self.boxes[target].role)
+        return kind == "send" or (ends[0] is None) == (ends[1] is None)
+
 
 # --- content of the picture
 
@@ -74,26 +85,30 @@ def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partition
 
     A `Graph` is placed on the devices that its operations request. Raises the errors of `Session.run`.
     """
-    return Step("", compile_request(session_or_graph, fetches)).parts("partitioned")
+    return _step(session_or_graph, fetches).parts("partitioned")
 
 
-def collapse(parts: Partitions, depth: int = 2, scope: str = "") -> Picture:
+def _step(session_or_graph: BaseSession | Graph, fetches: Any) -> Step:
+    return Step("", compile_request(session_or_graph, fetches))
+
+
+def collapse(parts: Partitions, depth: int = 2, scope: str = "", roles: Roles = NO_ROLES) -> Picture:
     """One box for the operations with the same first ``depth`` scope parts after ``scope``; with depth 0, for
-    those of one type.
+    those of one type. Operations with one of ``roles`` are in a box of that role.
     """
     boxes: dict[Key, Box] = {}
     for device, part in parts.items():
         for node in part:
             if node.op.name not in ("Const", "_Send", "_Recv"):
-                key = device, _box_name(node, depth, scope)
+                key = device, _box_name(node, depth, scope, roles)
                 if key not in boxes:
-                    boxes[key] = Box(*key, [], _functions_of(node, depth))
+                    boxes[key] = Box(*key, [], _functions_of(node, depth), roles.get(node.name))
                 boxes[key].nodes.append(node)
     edges: dict[tuple[Key, Key], tuple[str, int]] = {}
     for key, box in boxes.items():
         for node in box.nodes:
             for device, producer, kind in _producers(parts, box.device, node):
-                pair = (device, _box_name(producer, depth, scope)), key
+                pair = (device, _box_name(producer, depth, scope, roles)), key
                 if pair[0] != key:
                     known, count = edges.get(pair, (kind, 0))
                     edges[pair] = (max(known, kind, key=_KINDS.index), count + 1)
@@ -108,10 +123,13 @@ def _functions_of(node: Node, depth: int) -> Picture | None:
     return collapse(functions, depth, f"{node.name}/") if functions else None
 
 
-def _box_name(node: Node, depth: int, scope: str) -> str:
+def _box_name(node: Node, depth: int, scope: str, roles: Roles) -> str:
     name = node.name.removeprefix(scope)
     if node.op.effect is Effect.NESTED:
         return f"{name}()"  # separate: operations of the same scope are not in its functions
+    role = roles.get(node.name)
+    if role is not None:
+        return f"[{role}]"  # brackets: a scope may be called so
     if depth == 0:
         return node.op.name
     parts = name.split("/")
@@ -155,27 +173,24 @@ def write_graph_picture(
     if not isinstance(session_or_graph, BaseSession | Graph):
         raise DTypeError(f"write_graph_picture: expected a Session or a Graph; got {session_or_graph!r}")
     if Path(path).suffix == ".svg":
-        return write_svg(partitions(session_or_graph, fetches), path, depth)
+        step = _step(session_or_graph, fetches)
+        parts = step.parts("partitioned")
+        Path(path).write_text(svg_of(parts, depth, inherited(parts.values(), step.roles)), "utf-8")
+        return os.fspath(path)
     is_drawn = FORMATS[format_for(path)].max_boxes > 0
     return export(
         session_or_graph, path, view="partitioned", fetches=fetches, depth=depth if is_drawn else None
     )
 
 
-def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
-    """Draw the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band per device;
-    returns ``path``. Tooltips list the operations of a box.
+def svg_of(parts: Partitions, depth: int, roles: Roles) -> str:
+    """The text of an SVG of the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band
+    per device. Tooltips list the operations of a box.
     """
-    Path(path).write_text(svg_of(parts, depth), "utf-8")
-    return os.fspath(path)
-
-
-def svg_of(parts: Partitions, depth: int = 2) -> str:
-    """The text that `write_svg` writes."""
-    picture = collapse(parts, depth)
+    picture = collapse(parts, depth, roles=roles)
     while picture.size > MAX_BOXES and depth > 0:
         depth -= 1
-        picture = collapse(parts, depth)
+        picture = collapse(parts, depth, roles=roles)
     return _svg(picture, lay_out(picture))
 
 
@@ -301,7 +316,8 @@ def _svg_parts(picture: Picture, layout: Layout) -> Iterator[str]:
     for device, (top, height) in layout.bands.items():
         yield _svg_band(device, top, height, layout.width)
     for (source, target), (kind, count) in picture.edges.items():
-        yield _svg_edge(layout, source, target, kind, count)
+        if picture.is_drawn(source, target):
+            yield _svg_edge(layout, source, target, kind, count)
     for key, box in picture.boxes.items():
         inner = _svg_parts(box.inner, layout.inner[key]) if box.inner else ()
         yield _svg_box(box, layout.corners[key], layout.sizes[key], colors[box.name.split("/")[0]], inner)
@@ -315,6 +331,7 @@ _STYLE = """<style>
   .name, .small { text-anchor: middle }
   .small { font-size: 10px; fill: #6a737d }
   .box { stroke: #8c959f }
+  .role { fill: #fff; stroke-dasharray: 4 3 }
   .band { fill: #f6f8fa; stroke: #d0d7de }
 </style>
 <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"
@@ -366,9 +383,11 @@ def _svg_box(box: Box, corner: Point, size: Point, color: str, inner: Iterable[s
     listed = "\n".join(f"{node.name}: {node.op.name}" for node in box.nodes[:30])
     more = f"\n… and {len(box.nodes) - 30} more" if len(box.nodes) > 30 else ""
     (x, y), (width, height) = corner, size
+    kind = "box" if box.role is None else "box role"
+    place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
     parts = [
         f"<g><title>{escape(listed + more)}</title>"
-        f'<rect class="box" x="{x:g}" y="{y:g}" rx="6" width="{width:g}" height="{height:g}" fill="{color}"/>'
+        f'<rect class="{kind}" {place} rx="6" fill="{color}"/>'
         f'<text class="name" x="{x + width / 2:g}" y="{y + 17:g}">{escape(_short(box.name))}</text>'
         f'<text class="small" x="{x + width / 2:g}" y="{y + 31:g}">{escape(_short(box.subtitle, 26))}</text>',
         *(f'<g transform="translate({x:g} {y + BOX_HEIGHT - MARGIN / 2:g})">{part}</g>' for part in inner),

@@ -227,6 +227,17 @@ operations; ``laid_out`` is the step in its layouts, None if it has none.
 # --- finding it
 
 
+def compared(
+    what: BaseSession | Graph | CompileRequest | str | os.PathLike[str],
+    against: BaseSession | Graph | str | os.PathLike[str] | None,
+    fetches: Any,
+    feed_dict: Mapping[Any, Any] | None,
+) -> Source:
+    """The source of ``what``, beside that of ``against`` if it is given: see `source_of`."""
+    found = source_of(what, fetches, feed_dict)
+    return found if against is None else Comparison(source_of(against, fetches), found)
+
+
 def source_of(
     what: BaseSession | Graph | CompileRequest | str | os.PathLike[str],
     fetches: Any = None,

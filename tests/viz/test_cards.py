@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import re
 from html import unescape
 from typing import Any
@@ -32,7 +35,7 @@ def text_of(shown: Any) -> str:
 def test_a_tensor_says_what_it_is_and_where_it_was_made(graph: tf.Graph) -> None:
     text = text_of(graph.get_tensor_by_name("loss:0"))
     assert text.startswith("Tensor loss:0 shape () dtype float32 operation Sum device /device:CPU:0 made at")
-    assert text.endswith(f"{__file__}:19")
+    assert text.endswith(f"{__file__}:22")
 
 
 def test_an_operation_names_its_inputs_and_outputs(graph: tf.Graph) -> None:
@@ -97,6 +100,18 @@ def test_a_page_is_shown_in_a_frame_of_its_own(graph: tf.Graph) -> None:
     assert unescape(frame[2]).lstrip().lower().startswith("<!doctype html>")
     with graph:
         assert tf.viz.show(height=300).page == tf.viz.show(graph, height=300).page
+
+
+def test_a_frame_shows_what_changed_from_another_graph(graph: tf.Graph) -> None:
+    pytest.importorskip("igraph")
+    with tf.Graph() as before:
+        tf.constant(1.0, name="gone")
+    shown = tf.viz.show(graph, against=before)
+    assert shown.title == "graph, compared with graph"
+    found = re.search(r'<script id="data"[^>]*>([^<]*)<', shown.page)
+    assert found is not None
+    data = json.loads(gzip.decompress(base64.b64decode(found[1])))
+    assert [stage["name"] for stage in data["stages"]] == ["before", "after"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.node import Subgraph
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.elementwise.arithmetic import add
 from flowrt.graph.ops.elementwise.math import sin
@@ -24,6 +25,7 @@ from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.variables.variable import Variable, trainable_variables
 from flowrt.viz import overview as viz
+from flowrt.viz.roles import inherited, marks, roles_of
 
 CPU0, CPU1 = (f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
 SVG = "{http://www.w3.org/2000/svg}"
@@ -134,7 +136,8 @@ def test_boxes_that_read_each_other_are_laid_out_too(graph):
 
 def test_an_svg_shows_all_boxes_and_edges(graph, tmp_path):
     path = viz.write_graph_picture(graph, network(graph), tmp_path / "graph.svg", depth=1)
-    picture = viz.collapse(viz.partitions(graph, network_fetches(graph)), depth=1)
+    parts = viz.partitions(graph, network_fetches(graph))
+    picture = viz.collapse(parts, depth=1, roles=roles_in(graph, parts))
     root = ET.parse(path).getroot()
     assert len(root.findall(f"{SVG}g")) == len(picture.boxes)
     width, height = float(root.get("width")), float(root.get("height"))
@@ -143,9 +146,31 @@ def test_an_svg_shows_all_boxes_and_edges(graph, tmp_path):
         assert (curve > 0).all()
         assert (curve < [width, height]).all()  # a Bézier curve stays among its points
     drawn = [element.get("class") for element in root.findall(f"{SVG}path")]
-    assert sorted(drawn) == sorted(kind for kind, _ in picture.edges.values())
-    assert {"layer0", "layer1", "train"} <= {element.text for element in root.iter(f"{SVG}text")}
+    assert sorted(drawn) == sorted(
+        picture.edges[ends][0] for ends in picture.edges if picture.is_drawn(*ends)
+    )
+    assert {"layer0", "layer1", "[optimizer]"} <= {element.text for element in root.iter(f"{SVG}text")}
     assert CPU1 in {element.text for element in root.iter(f"{SVG}text")}
+
+
+def roles_in(graph, parts):
+    whole = Subgraph({op.name: op.node for op in graph.get_operations()})
+    return inherited(parts.values(), roles_of(whole, marks(graph), graph.derivatives.values()))
+
+
+def test_gradients_and_the_optimizer_are_set_apart_from_the_model(graph, tmp_path):
+    root = ET.parse(viz.write_graph_picture(graph, network(graph), tmp_path / "graph.svg")).getroot()
+    apart = [
+        box.find(f"{SVG}text").text
+        for box in root.findall(f"{SVG}g")
+        if box.find(f"{SVG}rect").get("class") == "box role"
+    ]
+    assert sorted(apart) == ["[gradients]", "[gradients]", "[optimizer]", "[optimizer]"]
+    parts = viz.partitions(graph, network_fetches(graph))
+    picture = viz.collapse(parts, depth=1, roles=roles_in(graph, parts))
+    between = [ends for ends in picture.edges if len({picture.boxes[key].role is None for key in ends}) == 2]
+    assert {picture.edges[ends][0] for ends in between if picture.is_drawn(*ends)} <= {"send"}
+    assert not all(picture.is_drawn(*ends) for ends in between)
 
 
 def network_fetches(graph):

@@ -26,6 +26,7 @@ from flowrt.graph.node import Subgraph
 from flowrt.profiler.text_table import size_text
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.viz.overview import svg_of
+from flowrt.viz.roles import marks, roles_of
 
 MAX_DRAWN = 20_000
 """Operations of a graph with a picture: it takes 0.2 s for as many."""
@@ -201,8 +202,8 @@ def _picture(graph: Graph) -> Child:
     """The graph's scopes and what flows between them; nothing for an empty or a very large graph."""
     if not 0 < len(graph.operations) <= MAX_DRAWN:
         return ""
-    nodes = {op.name: op.node for op in graph.get_operations()}
-    svg = svg_of({"graph": Subgraph(nodes)}, depth=1)
+    whole = Subgraph({op.name: op.node for op in graph.get_operations()})
+    svg = svg_of({"graph": whole}, 1, roles_of(whole, marks(graph), graph.derivatives.values()))
     source = f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
     return element("div", element("img", src=source, alt="the graph's scopes", style="max-width:100%"))
 

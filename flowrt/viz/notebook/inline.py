@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from html import escape
 from typing import Any, final
@@ -13,7 +14,7 @@ from flowrt.graph.construction.graph import Graph, get_default_graph
 from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.export import RADIUS, check_view, picture
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.sources import source_of
+from flowrt.viz.sources import compared
 
 
 @final
@@ -42,12 +43,14 @@ def show(
     feed_dict: Mapping[Any, Any] | None = None,
     view: str = "logical",
     height: int = 600,
+    against: BaseSession | Graph | str | os.PathLike[str] | None = None,
 ) -> Inline:
     """The page that `export` writes, to be shown by a notebook: the last value of a cell, or ``display`` it.
 
     ``what`` is a session or a graph, by default the default session or else the default graph; ``fetches``
-    and ``feed_dict`` choose a step. ``view`` is the stage at which it opens, ``height`` in pixels. The page
-    loads nothing. Raises as `export`, and `InvalidArgumentError` for a height below 100.
+    and ``feed_dict`` choose a step. ``view`` is the stage at which it opens, ``height`` in pixels. With
+    ``against``, another graph or its GraphDef's path, the page shows what was added, removed and changed from
+    that one. The page loads nothing. Raises as `export`, and `InvalidArgumentError` for a height below 100.
     """
     if isinstance(height, bool) or not isinstance(height, int):
         raise DTypeError(f"show: expected the height as an integer; got {height!r}")
@@ -58,5 +61,5 @@ def show(
     check_view(view)
     html = FORMATS["html"]
     html.check()
-    drawn = picture(source_of(what, fetches, feed_dict), view, html, None, None, RADIUS)
+    drawn = picture(compared(what, against, fetches, feed_dict), view, html, None, None, RADIUS)
     return Inline(drawn.title, html.encode(drawn).decode(), height)

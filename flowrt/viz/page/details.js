@@ -58,9 +58,9 @@ export class Details {
     if (!this.#changes.has(this.stage)) this.#changes.set(this.stage, byWhatChanged(this.stage, items));
     return this.#changes.get(this.stage).map(([what, changed]) => {
       const shown = changed.slice(0, MOST_LISTED).map(([item, rows]) => {
-        const [before, after] = [rows[0]?.before, rows[0]?.after].map((text) => shortened(text ?? ""));
-        const note = rows.length === 1 ? `${before} → ${after}` : "";
-        return element("li", {}, this.#link(item), element("span", { class: "what", title: note }, note));
+        const note = rows.length === 1 ? onlyDifferent(rows[0]).map(shortened).join(" → ") : "";
+        const whole = rows.map(({ before, after }) => `${before} → ${after}`).join("\n");
+        return element("li", {}, this.#link(item), element("span", { class: "what", title: whole }, breakable(note)));
       });
       const rest = changed.length - shown.length;
       const more = rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null;
@@ -347,7 +347,14 @@ function differences(stage, item) {
   return names.map((name) => ({ name, before: before[name] || "—", after: after[name] || "—" }));
 }
 
-const SHORT = 14; // characters of a value in a list
+/** [before, after] of a difference, without the names that lists of names have in common. */
+function onlyDifferent({ before, after }) {
+  const [was, is] = [before, after].map((text) => text.split(", "));
+  const without = (names, others) => names.filter((name) => !others.includes(name)).join(", ") || "—";
+  return [without(was, is), without(is, was)];
+}
+
+const SHORT = 60; // characters of a value in a list: two lines of the panel
 
 function shortened(text) {
   return text.length > SHORT ? `…${text.slice(1 - SHORT)}` : text;

@@ -5,6 +5,7 @@ import { ROOT } from "./graph.js";
 
 const OPENED = ["scope", "function"]; // series and roles are closed at first
 const MOST_TRIED = 200; // arrangements: of a large graph, each takes some milliseconds
+const MOST_HELD = 60; // boxes of a group that may fit: arranging thousands would take seconds
 
 /** The names of the groups of `stages` (of one tree) that are open at first; `fits(picture)` is the room. */
 export function firstOpen(stages, fits) {
@@ -28,19 +29,23 @@ export function firstOpen(stages, fits) {
   return namesOf(tree, open);
 }
 
-/** Lists of groups that open together: those of one name but for a number, the smallest first. */
+/**
+ * Lists of groups that open together: those of one name but for a number. Those with the most operations come
+ * first: a network in one scope is what a reader looks for, and not what is around it.
+ */
 function alike(stage, items, childrenOf) {
   const { tree } = stage;
   const found = new Map();
   for (const item of items) {
     const held = OPENED.includes(tree.kind[item]) ? childrenOf(item) : [];
-    if (held.length < 2 || isVariable(stage, item, held)) continue;
+    if (held.length < 2 || held.length > MOST_HELD || isVariable(stage, item, held)) continue;
     const key = `${tree.parent[item]} ${tree.labels[item].replace(/_?\d+$/, "")} ${held.length}`;
     if (found.has(key)) found.get(key).push(item);
     else found.set(key, [item]);
   }
-  const size = (group) => group.reduce((sum, item) => sum + childrenOf(item).length, 0);
-  return [...found.values()].sort((a, b) => size(a) - size(b));
+  const counts = stage.counts(false);
+  const size = (group) => group.reduce((sum, item) => sum + counts[item], 0);
+  return [...found.values()].sort((a, b) => size(b) - size(a));
 }
 
 /** Whether a group is a variable: its handle, and what reads it. */
