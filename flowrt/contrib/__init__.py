@@ -16,6 +16,7 @@ seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers
 summarize           summaries of outputs and collections
+opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
 training            placement of variables on parameter servers; hparams: `HParams`
@@ -39,6 +40,7 @@ from flowrt.contrib import (
     losses,
     metrics,
     mixed_precision,
+    opt,
     rnn,
     seq2seq,
     slim,
@@ -51,7 +53,7 @@ from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "cluster_resolver", "crf", "data", "distribute", "distributions", "framework", "layers", "learn",
-    "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "rnn", "seq2seq", "slim",
+    "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt", "rnn", "seq2seq", "slim",
     "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
@@ -81,6 +83,10 @@ keras.python: keras -> keras
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
 slim.python.slim: nets -> contrib.slim.nets
+opt: python -> contrib.opt
+opt.python: training -> contrib.opt
+opt.python.training: external_optimizer lazy_adam_optimizer moving_average_optimizer nadam_optimizer
+    weight_decay_optimizers -> contrib.opt
 training: python -> contrib.training
 training.python: training -> contrib.training
 training.python.training: hparam training -> contrib.training

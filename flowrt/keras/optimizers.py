@@ -18,12 +18,11 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.array.gather_scatter import gather
-from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.array.sorting import unique
 from flowrt.graph.ops.base.filling import fill
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.shape_manipulation import shape, size
+from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import add, clip_by_value, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.arithmetic import pow as power
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
@@ -38,7 +37,7 @@ from flowrt.keras.identifiers import deserialize_object, lookup_in
 from flowrt.keras.state.graph_state import graph_state, tracked
 from flowrt.keras.state.sessions import batch_get_value, batch_set_value
 from flowrt.train.optimizers import optimizer as base
-from flowrt.train.optimizers.optimizer import densified, on_device_of
+from flowrt.train.optimizers.optimizer import densified, on_device_of, summed_rows
 from flowrt.variables.variable import Variable
 
 
@@ -436,7 +435,7 @@ class Adamax(Optimizer):
         """Move the rows of ``grad`` only, in the slots, too."""
         first, second = self._hyper("beta_1", var), self._hyper("beta_2", var)
         m, v = self._slot(var, "m"), self._slot(var, "v")
-        g, rows = _summed(grad)
+        g, rows = summed_rows(grad)
         new_m = add(multiply(first, m.sparse_read(rows)), multiply(subtract(1.0, first), g))
         new_v = maximum(multiply(second, v.sparse_read(rows)), absolute(g))
         rate = realdiv(self._rate_of(var), subtract(1.0, power(first, self._step_of(var))))
@@ -446,12 +445,6 @@ class Adamax(Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         return {**super().get_config(), "epsilon": self.epsilon}
-
-
-def _summed(grad: IndexedSlices) -> tuple[Tensor, Tensor]:
-    """The rows of a gradient with those of one index added up, and the indices."""
-    rows, place = unique(grad.indices)
-    return unsorted_segment_sum(grad.values, place, size(rows)), rows
 
 
 _SCHEDULE_DECAY = 0.004

@@ -82,6 +82,18 @@ def adamw(s: dict[str, Any], g: Any, t: int) -> None:
     adam(s, g, t)
 
 
+def momentumw(s: dict[str, Any], g: Any, t: int) -> None:
+    s["w"] = s["w"] * (1 - 0.125)
+    momentum(s, g, t)
+
+
+def nadam(s: dict[str, Any], g: Any, t: int) -> None:
+    """TensorFlow's: the averages are corrected for step t, of which the gradient is."""
+    m, v = _mean(s, "m", 0.75, g), _mean(s, "v", 0.875, g**2)
+    rate = 0.125 * np.sqrt(1 - 0.875**t) / (1 - 0.75**t)
+    s["w"] = s["w"] - rate * (0.75 * m + 0.25 * g) / (np.sqrt(v) + 2**-10)
+
+
 def ftrl(s: dict[str, Any], g: Any, t: int, l1: float = 0.0, l2: float = 0.0, power: float = 0.5) -> None:
     """McMahan et al. 2013, algorithm 1 with z as ``linear``; l2 counts twice, as TensorFlow has it."""
     old = s.get("accum", np.full_like(g, 0.125))
@@ -149,6 +161,9 @@ CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # the last: whether 
     "ftrl_regularized": (
         ftrl_regularized, lambda: tf.train.FtrlOptimizer(0.25, -0.25, 0.125, 0.25, 0.5), True
     ),
+    "momentumw": (momentumw, lambda: tf.contrib.opt.MomentumWOptimizer(0.125, 0.25, 0.75), True),
+    "lazy_adam": (adam, lambda: tf.contrib.opt.LazyAdamOptimizer(0.125, 0.75, 0.875, TINY), True),
+    "nadam": (nadam, lambda: tf.contrib.opt.NadamOptimizer(0.125, 0.75, 0.875, TINY), False),
     "lars": (lars, lambda: tf.train.LARSOptimizer(0.25, 0.75, 0.25, 0.5, TINY), False),
     "proximal_sgd": (
         proximal_sgd, lambda: tf.train.ProximalGradientDescentOptimizer(0.25, 0.25, 0.5), True

@@ -17,7 +17,10 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array.segments import unsorted_segment_sum
+from flowrt.graph.ops.array.sorting import unique
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.shape_manipulation import size
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
 from flowrt.graph.typing import NumericLike
@@ -318,6 +321,12 @@ def densified(grad: IndexedSlices, var: Variable) -> Tensor:
     if grad.dense_shape is None and var.shape.is_fully_defined():
         grad = IndexedSlices(grad.values, grad.indices, convert_to_tensor(var.shape.as_list()))
     return convert_to_tensor(grad)
+
+
+def summed_rows(grad: IndexedSlices) -> tuple[Tensor, Tensor]:
+    """The rows of a gradient with those of one index added up, and the indices."""
+    rows, place = unique(grad.indices)
+    return unsorted_segment_sum(grad.values, place, size(rows)), rows
 
 
 def _increment(global_step: Variable, after: Operation, scope: str) -> Operation:
