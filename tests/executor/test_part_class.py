@@ -13,8 +13,6 @@ import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
-from flowrt.executor.bind.bind_kernel import KernelBinder
-from flowrt.executor.bind.call_forms import CallForm
 from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lower.part_class import are_of_class
@@ -176,25 +174,6 @@ def test_a_class_is_analysed_once_with_the_bits_of_many_analyses(
     assert shared == alone
 
 
-def test_kernels_are_chosen_once_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWRT_JIT", "off")
-    chosen: list[str] = []
-    own = KernelBinder.kernel
-
-    def kernel(self: KernelBinder, node: Node, reads: Any) -> Any:
-        if node.op.name == "TanhGrad":
-            chosen.append(node.name)
-        return own(self, node, reads)
-
-    monkeypatch.setattr(KernelBinder, "kernel", kernel)
-    monkeypatch.setattr("flowrt.executor.bind.call_forms.is_checking", lambda: False)  # binds each call alone
-    losses(lambda: build_layouts(8), 8)
-    of_two = len(chosen)
-    chosen.clear()
-    losses(lambda: build_layouts(12), 12)
-    assert 0 < len(chosen) == of_two
-
-
 @pytest.mark.parametrize("lowering", ["auto", "native"])
 def test_ranks_of_a_collective_are_of_one_class(lowering: str) -> None:
     with tf.Graph().as_default():
@@ -235,16 +214,4 @@ def test_nodes_in_the_place_of_others_are_caught(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Partition, "order", property(swapped))
     with checking(), pytest.raises(InternalError, match="program"):
-        losses(lambda: build_layouts(4), 4)
-
-
-def test_a_form_that_takes_its_operands_in_another_order_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = CallForm.on
-
-    def wrong(self: CallForm, kernels: Any, node: Node, reads: Any, writes: Any) -> Any:
-        return own(self, kernels, node, reads[::-1] if node.op.name == "TanhGrad" else reads, writes)
-
-    monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr(CallForm, "on", wrong)
-    with checking(), pytest.raises(InternalError, match="expected a call on this operation's tensors"):
         losses(lambda: build_layouts(4), 4)

@@ -2,7 +2,6 @@
 
 bind_streams    the stream of each instruction, and waits between streams
 bind_kernel     kernels, views, compiled calls and loops, updates of variables
-call_forms      what calls of kernels have in common in a class of parts
 bind_transfer   feeds, receives and sends
 bind_fetches    outputs that belong to the caller
 bind_control    loops and branches

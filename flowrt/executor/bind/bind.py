@@ -32,7 +32,6 @@ from flowrt.executor.bind.bind_fetches import bind_fetches
 from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
-from flowrt.executor.bind.call_forms import ClassForms
 from flowrt.executor.bind.capture import is_fixed
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
@@ -70,8 +69,6 @@ class Partition(NamedTuple):
     pauses: frozenset[int]
     """Positions of the nodes after which a pause is needed."""
     waits_outside: bool
-    forms: ClassForms | None = None
-    """The forms of calls, for all parts of the class; None for functions and additions."""
 
     @classmethod
     def of(cls, device: Device, buffers: BufferAssignment, has_loops: bool) -> Partition:
@@ -88,8 +85,6 @@ class Partition(NamedTuple):
         is_host = all(d.executor.computes and not d.is_asynchronous for d in (self.device, device))
         if not (is_host and self.schedule.count == 1 and are_of_class(self.subgraph, subgraph)):
             return None
-        if self.forms is not None:
-            self.forms.is_shared = True
         return self._replace(subgraph=subgraph, device=device)
 
     @property
@@ -111,8 +106,7 @@ def compile_partition(
     has_loops: bool = False,
 ) -> Partition:
     """Lifetimes and memory plan of ``subgraph``. ``resource(node)``: the session's object of the node."""
-    buffers = assign_buffers(subgraph, schedule, resource, device)
-    return Partition.of(device, buffers, has_loops)._replace(forms=ClassForms())
+    return Partition.of(device, assign_buffers(subgraph, schedule, resource, device), has_loops)
 
 
 class Outer(NamedTuple):
@@ -148,7 +142,6 @@ class Binder:
         self._subgraph, device, places, self._has_loops = partition[:4]
         self._schedule = places.schedule
         self._order, self._costs, self._pauses = partition.order, partition.costs, partition.pauses
-        forms = partition.forms
         self._storage, self._functions, self._copied = places.storage, places.functions, places.copied
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
@@ -163,7 +156,6 @@ class Binder:
             else None
         )
         """Kernels of operations until their loops are there."""
-        self._forms = forms if forms is not None and forms.is_shared and not awaits_loops else None
         self._transfers = TransferBinder(device, registers, ends, self._frame, self._depth > 0)
         self._streams = BoundStreams(device, self._schedule, self.tensors, ends.send, self._depth)
         self._builder: InstructionBuilder = self._streams.builders[0]
@@ -247,7 +239,7 @@ class Binder:
         elif node.op.name == "_Recv":
             self._bind_receive(node, planned)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
-            self._bind_action(node, planned, position)
+            self._bind_action(node, planned)
         if self.tensors.large_registers:
             self._free_registers(node, planned, position)
 
@@ -288,7 +280,7 @@ class Binder:
             builder.cut(self._transfers.key(node), place.slot, receive=node)
         builder.line(node, [Operand(None, None, node.attrs["send_device"])], [place])
 
-    def _bind_action(self, node: Node, planned: Node, position: int) -> None:
+    def _bind_action(self, node: Node, planned: Node) -> None:
         reads, writes = self.tensors.inputs(planned), self.tensors.create(planned)
         if node.op.name == "_Send":
             (ref,) = planned.inputs
@@ -299,8 +291,6 @@ class Binder:
             action = self._transfers.contribute(node, reads[0])
         elif planned.name in self._copied:
             action = self._kernels.copied_read(node, reads, writes)
-        elif self._forms is not None:
-            action = self._forms.action(position, self._kernels, node, reads, writes)
         else:
             action = self._computing(node, reads, writes)
         self._builder.emit_line(node, action, reads, writes)

@@ -49,21 +49,20 @@ class KernelBinder:
         ``in_nest``: it may become part of a control nest. Raises errors of compilers and of kernels that
         cannot be bound.
         """
-        is_buffer = bool(writes) and writes[0].slot is None
-        arrays = [operand.value for operand in writes]
-        code = self._backend.scalar_code(node, reads, arrays) if in_nest and is_buffer else None
+        arrays = [place.value for place in writes if place.slot is None]
+        code = self._backend.scalar_code(node, reads, arrays) if in_nest and arrays else None
         if code is not None:
             return code
-        function, arguments = self.kernel(node, reads)
-        compiled = self.compiled(node, function, arguments, writes)
-        return compiled or self.call(node, function, arguments, writes)
+        function, arguments = self._kernel(node, reads)
+        compiled = self._compiled(node, function, arguments, arrays)
+        return compiled or self._kernel_call(node, function, arguments, writes)
 
     def copied_read(self, node: Node, reads: Sequence[Operand], writes: Sequence[Operand]) -> Action:
         """A read of a variable that is written before the value's last reader: a copy, made under the lock
         (rule 2 of `flowrt.executor.buffers.buffer_assignment`).
         """
         (target,), lock = writes, reads[0].value.lock
-        read, arguments = self.kernel(node, reads)
+        read, arguments = self._kernel(node, reads)
         make = self._xp.array if target.slot is not None else functools.partial(self._xp.copyto, target.value)
 
         def copy(*arguments: Any) -> Any:
@@ -93,7 +92,7 @@ class KernelBinder:
         """A check that ``variable`` has a value. It never loses it again."""
         return Call(self._device.executor.kernel(node.name, variable.read, 0.0))
 
-    def kernel(self, node: Node, reads: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
+    def _kernel(self, node: Node, reads: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The kernel, with attrs and array module bound, and one argument per input of the signature; one
         that is not known yet is a `Later`.
         """
@@ -104,52 +103,53 @@ class KernelBinder:
         own = self._backend.kernel(node, self._specs(node), self._has_loops)
         return bound_kernel(self._xp, node, reads, *convert, own)
 
-    def own_arguments(self, node: Node) -> dict[str, Any]:
-        """The arguments of the kernel of ``node`` besides inputs and attrs: state and scratch memory."""
-        own: dict[str, Any] = {}
-        if node.op.state is not None:
-            own["state"] = self._resource(node)
-        if node.op.takes_workspace and self._backend.workspace is not None:
-            own["workspace"] = self._backend.workspace
-        return own
-
-    def compiled(
-        self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
+    def _compiled(
+        self, node: Node, function: Any, arguments: tuple[Any, ...], arrays: Sequence[Any]
     ) -> Action | None:
-        """The compiled loop, call or update in place of a call of the kernel, if there is one."""
-        if not writes or writes[0].slot is not None:
-            return self._into_registers(node, function, arguments)
-        arrays = [operand.value for operand in writes]
+        """The compiled loop, call or update in place of a call of the kernel, if there is one. ``arrays``:
+        the buffers of the results; none if these are in registers.
+        """
         if isinstance(function, GroupKernel):
-            (inputs,) = arguments
-            if isinstance(inputs, Later):
-                return function.bind_late(inputs, self._registers, arrays)
-            return function.bind(inputs, arrays)
+            return self._loop(function, arguments[0], arrays)
         if not self._has_loops:
             return None
-        constants = [i for i, ref in enumerate(node.inputs) if self._subgraph.nodes[ref[0]].op is const]
-        return self._backend.call(node, arguments, self._specs(node), constants, arrays, self._registers)
+        if arrays:
+            constants = [i for i, ref in enumerate(node.inputs) if self._subgraph.nodes[ref[0]].op is const]
+            return self._backend.call(node, arguments, self._specs(node), constants, arrays, self._registers)
+        if node.op.effect is Effect.WRITE and node.op.loop is not None:
+            return self._backend.update(node, arguments, self._specs(node), self._registers)
+        return None
 
-    def _into_registers(self, node: Node, function: Any, arguments: tuple[Any, ...]) -> Action | None:
-        """The compiled update, if ``node`` is one; its other loops are compiled here."""
-        if isinstance(function, GroupKernel):
-            function.prepare()  # its results will be new memory, which no input shares
-        if not (self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None):
+    def _loop(self, group: GroupKernel, inputs: Any, arrays: Sequence[Any]) -> Action | None:
+        """The loop of a group; None if its results will be new memory, which no input shares."""
+        if not arrays:
+            group.prepare()
             return None
-        return self._backend.update(node, arguments, self._specs(node), self._registers)
+        if isinstance(inputs, Later):
+            return group.bind_late(inputs, self._registers, arrays)
+        return group.bind(inputs, arrays)
 
     def _specs(self, node: Node) -> list[TensorSpec]:
         """The specs of the inputs of ``node``."""
         return [self._subgraph.spec(ref) for ref in node.inputs]
 
-    def call(self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]) -> Call:
+    def _kernel_call(
+        self, node: Node, function: Any, arguments: tuple[Any, ...], writes: Sequence[Operand]
+    ) -> Call:
         """The call of a kernel of ``node`` on ``arguments``, into buffers or registers ``writes``."""
-        own = self.own_arguments(node)
+        own: dict[str, Any] = {}
+        if node.op.state is not None:
+            own["state"] = self._resource(node)
+        if node.op.takes_workspace and self._backend.workspace is not None:
+            own["workspace"] = self._backend.workspace
         is_buffer = bool(writes) and writes[0].slot is None
-        if is_buffer and isinstance(node.op.kernel, Ufunc):
-            arguments = *arguments, self.out(node, writes)
-        elif is_buffer:
-            own["out"] = self.out(node, writes)
+        if is_buffer:
+            is_one = len(writes) == 1 and not node.op.outputs[0].is_list
+            out = writes[0].value if is_one else tuple([place.value for place in writes])
+            if isinstance(node.op.kernel, Ufunc):
+                arguments = *arguments, out
+            else:
+                own["out"] = out
         if own:
             function = functools.partial(function, **own)
         if is_buffer:
@@ -157,13 +157,6 @@ class KernelBinder:
         if not self._device.is_asynchronous:
             function = sized_call(node, function, self._device.empty)
         return self._call(node, function, arguments, [place.slot for place in writes], allocates=True)
-
-    @staticmethod
-    def out(node: Node, writes: Sequence[Operand]) -> Any:
-        """The array that a kernel of ``node`` fills, or a tuple of them."""
-        if len(writes) == 1 and not node.op.outputs[0].is_list:
-            return writes[0].value
-        return tuple([operand.value for operand in writes])
 
     def _call(
         self,
@@ -177,7 +170,7 @@ class KernelBinder:
         known yet are read from registers.
         """
         function = self._backend.launched(self._subgraph, node, function, allocates)
-        if Later in {type(argument) for argument in arguments}:
+        if Later in map(type, arguments):
             function, arguments = late_call(self._registers, function, arguments), ()
         if not slots:
             return Call(function, arguments)

@@ -1,5 +1,4 @@
-"""Verification of what is printed from instructions, calls from Python and the tables of control nests, and
-of calls that are made by the form of their class.
+"""Verification of what is printed from instructions: calls from Python, and the tables of control nests.
 
 See `flowrt.executor.bind.verify_program`, which follows the instructions themselves.
 """
@@ -7,7 +6,6 @@ See `flowrt.executor.bind.verify_program`, which follows the instructions themse
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -17,18 +15,9 @@ from flowrt.errors import InternalError
 from flowrt.executor.kernels.scalar_code import ScalarCode
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Control, Loop
-from flowrt.executor.program.instruction import (
-    Action,
-    Call,
-    Checked,
-    Guarded,
-    Instruction,
-    call_of,
-    code_maker,
-)
+from flowrt.executor.program.instruction import Checked, Guarded, Instruction, call_of, code_maker
 from flowrt.executor.program.program import Segment
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node
 
 
 def check_calls(segment: Segment) -> None:
@@ -45,24 +34,6 @@ def check_calls(segment: Segment) -> None:
                 is_same = code is not None and words == _words(call_of(code))
             if not is_same:
                 raise located(at, InternalError("program: expected the call of this operation; got another"))
-
-
-def check_form(node: Node, call: Call, alone: Action) -> None:
-    """Raise unless the ``call`` of ``node`` by the form of its class has the arrays of the one bound
-    ``alone``.
-    """
-    if not isinstance(alone, Call) or _arrays_of(call) != _arrays_of(alone):
-        raise located(node, InternalError("program: expected a call on this operation's tensors; got others"))
-
-
-def _arrays_of(call: Call) -> list[int]:
-    """The arrays among the arguments of a call, by identity, in order."""
-    arguments, function = [*call.arguments], call.function
-    while isinstance(function, partial):
-        arguments += [*function.args, *function.keywords.values()]
-        function = function.func
-    parts = [part for a in arguments for part in (a if isinstance(a, tuple) else (a,))]
-    return [id(part) for part in parts if isinstance(part, np.ndarray)]
 
 
 def _words(call: MachineCall) -> list[int]:

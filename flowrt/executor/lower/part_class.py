@@ -74,11 +74,6 @@ def _reads_alike(node: Node, its: Node, names: Mapping[str, str]) -> bool:
     return {*map(names.__getitem__, node.controls)} == {*its.controls}
 
 
-def varies(node: Node) -> bool:
-    """Whether ``node`` may have other attributes in another part of its class, or host values of its own."""
-    return bool(_ignored(node)) or node.op is slice_op
-
-
 def _ignored(node: Node) -> frozenset[str]:
     if node.op.effect is Effect.HANDLE:
         return _OF_HANDLE

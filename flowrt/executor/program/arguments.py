@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -131,31 +132,24 @@ def bound_kernel(
 def _arguments_of(
     node: Node, operands: Sequence[Operand], to_host: Convert, to_device: Convert
 ) -> tuple[Any, ...]:
-    arguments: list[Any] = []
-    position = 0
-    for argument in node.op.inputs:
-        if not argument.is_list:
-            arguments.append(_argument(argument, operands[position], to_host, to_device))
-            position += 1
-            continue
-        count = argument.length(node.attrs)
-        items = [_argument(argument, o, to_host, to_device) for o in operands[position : position + count]]
-        position += count
-        arguments.append(as_list(items))
-    return tuple(arguments)
+    left, convert = iter(operands), (to_host, to_device)
+    return tuple([
+        _as_list([_argument(argument, o, *convert) for o in islice(left, argument.length(node.attrs))])
+        if argument.is_list
+        else _argument(argument, next(left), *convert)
+        for argument in node.op.inputs
+    ])  # fmt: skip
 
 
 def _argument(argument: Argument, operand: Operand, to_host: Convert, to_device: Convert) -> Any:
-    if argument.on_host:
-        if operand.host_value is not None:
-            return as_host_value(np.asarray(operand.host_value))
-        read = np.asarray if operand.is_host else to_host
-        return Later((_Item(operand.slot, operand.value, lambda value: as_host_value(read(value))),), False)
-    if operand.is_host:
-        return Later((_Item(operand.slot, operand.value, to_device),), False)
-    if operand.slot is None:
-        return operand.value
-    return later_of(operand.slot)
+    if not argument.on_host:
+        if operand.is_host:
+            return Later((_Item(operand.slot, operand.value, to_device),), False)
+        return operand.value if operand.slot is None else later_of(operand.slot)
+    if operand.host_value is not None:
+        return as_host_value(np.asarray(operand.host_value))
+    read = np.asarray if operand.is_host else to_host
+    return Later((_Item(operand.slot, operand.value, lambda value: as_host_value(read(value))),), False)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,7 +158,7 @@ def later_of(slot: int) -> Later:
     return Later((_Item(slot, None, None),), False)
 
 
-def as_list(items: list[Any]) -> Any:
+def _as_list(items: list[Any]) -> Any:
     """One argument of ``items``, of which each is known or a `Later` itself."""
     if Later not in {type(item) for item in items}:
         return tuple(items)
