@@ -6,6 +6,7 @@
     event_manager                     callbacks on device events
     bfc, memory_pool, workspace       `BFCAllocator`, pure; a device's pool; per-thread scratch buffers
     host_memory                       anonymous mappings as arrays
+    memory_ranges                     whether arrays overlap
     transfer                          `TransferManager`: copies in and out
     matmul_precision                  precision of float32 products on GPUs
     device, device_kinds              `Device`; kinds of devices as data

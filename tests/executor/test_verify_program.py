@@ -7,10 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
 import flowrt as tf
-from flowrt.executor.bind.memory_contents import Memory, Use, Write, bounds
+from flowrt.executor.bind.memory_contents import Memory, Use, Write
 from flowrt.executor.bind.stream_clocks import StreamClocks
 
 
@@ -56,14 +55,6 @@ def test_after_two_paths_only_what_both_left_is_known() -> None:
     assert [(piece.start, piece.write) for piece in memory.at((0, 8))] == [
         (0, both), (2, unknown), (3, unknown), (4, unknown), (6, both),
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_bounds_of_a_view_are_numpys(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    view = np.zeros((5, 6, 7), np.float32)[rng.integers(3) :: rng.choice([-2, -1, 1, 2]), ::-1, 2:5]
-    view = view.transpose(rng.permutation(3))
-    assert bounds(view) == np.lib.array_utils.byte_bounds(view)
 
 
 def test_a_stream_knows_what_it_has_waited_for_and_what_came_before_that() -> None:

@@ -9,16 +9,12 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
-import numpy as np
-
+from flowrt.device.memory_ranges import Range, bounds, start_of
 from flowrt.executor.bind.stream_clocks import Moment
 from flowrt.executor.program.instruction import Place, Register
 from flowrt.graph.node import Node
-
-Range: TypeAlias = tuple[int, int]
-"""Addresses from the first up to the second."""
 
 
 @final
@@ -130,23 +126,9 @@ class Memory:
 # --- addresses
 
 
-def bounds(array: Any) -> Range:
-    """The address of the first byte of ``array``, of any device, and of the first byte after it."""
-    reach = [stride * (length - 1) for stride, length in zip(array.strides, array.shape, strict=True)]
-    start = _address(array)
-    below, above = sum([r for r in reach if r < 0]), sum([r for r in reach if r > 0])
-    return start + below, start + above + array.dtype.itemsize
-
-
-def _address(array: Any) -> int:
-    interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
-    address: int = interface["data"][0]
-    return address
-
-
 def are_same_array(a: Any, b: Any) -> bool:
     """Whether two arrays have each element at one address."""
-    return (_address(a), a.shape, a.strides, a.dtype) == (_address(b), b.shape, b.strides, b.dtype)
+    return (start_of(a), a.shape, a.strides, a.dtype) == (start_of(b), b.shape, b.strides, b.dtype)
 
 
 def register(registers: list[Any], slot: int) -> Range:
@@ -164,11 +146,3 @@ def address_of(place: Place) -> Range | None:
 
 def is_register(where: Range) -> bool:
     return where[0] < 0
-
-
-def overlap(a: Range, b: Range) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
-
-
-def contains(outer: Range, inner: Range) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]

@@ -15,18 +15,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, final
 
 from flowrt import dtypes
+from flowrt.device.memory_ranges import Range, bounds, contains, overlap
 from flowrt.errors import InternalError
-from flowrt.executor.bind.memory_contents import (
-    InitialValues,
-    Range,
-    Write,
-    are_same_array,
-    bounds,
-    contains,
-    is_register,
-    overlap,
-    register,
-)
+from flowrt.executor.bind.memory_contents import InitialValues, Write, are_same_array, is_register, register
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.program.control_flow import Control
 from flowrt.executor.program.program import Segment

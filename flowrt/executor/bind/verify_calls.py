@@ -15,7 +15,7 @@ from flowrt.errors import InternalError
 from flowrt.executor.kernels.scalar_code import ScalarCode
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Control, Loop
-from flowrt.executor.program.instruction import Checked, Guarded, Instruction, call_of, code_maker
+from flowrt.executor.program.instruction import Checked, Instruction, call_of, code_maker
 from flowrt.executor.program.program import Segment
 from flowrt.graph.evaluate import located
 
@@ -53,7 +53,7 @@ def check_nest(control: Control) -> None:
     calls = _calls_in(control.nest)
     for node, action in _instructions_in(control):
         match action:
-            case MachineCall() | Checked(MachineCall()) | Guarded(MachineCall()):
+            case MachineCall() | Checked():
                 call = action if isinstance(action, MachineCall) else action.call
                 is_there = _words(call) in calls  # of those after the last one that was found
             case ScalarCode():

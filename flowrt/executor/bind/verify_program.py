@@ -37,12 +37,12 @@ from contextlib import contextmanager
 from typing import TypeAlias, final
 
 from flowrt.device.llvm.call_sequence import MachineCall
+from flowrt.device.memory_ranges import Range
 from flowrt.errors import InternalError, InvalidArgumentError
 from flowrt.executor.bind.memory_contents import (
     InitialValues,
     Memory,
     Piece,
-    Range,
     Use,
     View,
     Write,

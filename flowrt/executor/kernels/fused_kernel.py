@@ -18,7 +18,7 @@ from flowrt.executor.kernels.fused_program import OperandOf
 from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.executor.kernels.loop_operands import SUMS, GroupKernel, arrays_of
 from flowrt.executor.program.arguments import LateArray, Later
-from flowrt.executor.program.instruction import Action, Call, Guarded, Summed
+from flowrt.executor.program.instruction import Action, Call, Checked, Summed
 from flowrt.graph.node import TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import Level, plain_kernel
 from flowrt.loops.loop_program import LoopProgram
@@ -53,7 +53,7 @@ class FusedKernel(GroupKernel):
         if status is None:
             return self._with_sums(call, sums, results), call.table
         if isinstance(call, MachineCall) and len(sums) == 1:
-            return Guarded(call, sums[status], partial(self._call_members, inputs, results)), None
+            return Checked(call, partial(self._call_members, inputs, results), sums[status]), None
         with_sums = Call(self._call_with_sums, (*call.bound(), sums, inputs, results))
         return with_sums, None if status in sums else call.table
 

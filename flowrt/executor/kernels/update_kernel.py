@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrt.device.memory_ranges import Ranges, bounds
 from flowrt.executor.kernels.copy_kernels import is_fit
 from flowrt.executor.kernels.fused_program import by_rule, program_of, remembered
 from flowrt.executor.kernels.loop_layout import layout_of, parts_on, strides_in
 from flowrt.executor.program.arguments import LateArray
-from flowrt.executor.program.updates import Update, are_apart, extents
+from flowrt.executor.program.updates import Update
 from flowrt.graph.node import Node
 from flowrt.graph.passes.fusion.group import Level
 from flowrt.graph.resources.variables import VariableResource
@@ -27,7 +28,8 @@ def update_of(node: Node, arguments: Sequence[Any], registers: list[Any]) -> Upd
     variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
     arrays = tuple([a for a in arguments if isinstance(a, np.ndarray)])
     values = [a.stand_in if isinstance(a, LateArray) else array_of(a) for a in arguments]
-    if not all(map(is_fit, values)) or not are_apart(extents(arrays), extents([v.array for v in variables])):
+    written = Ranges([bounds(variable.array) for variable in variables])
+    if not all(map(is_fit, values)) or any(written.overlaps(bounds(array)) for array in arrays):
         return None  # a gradient that is the variable, read in another order perhaps
     loop = update_loop(node, arguments, values)
     if loop is None:

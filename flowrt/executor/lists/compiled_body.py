@@ -8,16 +8,14 @@ its function. Otherwise they are called from Python.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, final
 
-import numpy as np
-
 from flowrt.device.device import Device
 from flowrt.device.llvm.call_sequence import CALL_NS, Array, MachineCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop
+from flowrt.device.memory_ranges import Ranges, bounds
 from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
 from flowrt.executor.kernels.copy_kernels import copy_call, is_fit
@@ -31,7 +29,7 @@ from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Branches, Control, Loop
-from flowrt.executor.program.instruction import Action, Call, Checked, Guarded, Instruction, Move
+from flowrt.executor.program.instruction import Action, Call, Checked, Instruction, Move
 from flowrt.executor.program.program import Segment, segment_of
 from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
@@ -161,7 +159,7 @@ class CompiledNest(NamedTuple):
 @final
 class Lowering:
     """Makes a nest of bound instructions, step by step, and the table of its function. ``prepare`` is called
-    before a fallback.
+    before Python recomputes what a loop does not support.
     """
 
     def __init__(self, prepare: Callable[[], None] = lambda: None) -> None:
@@ -180,9 +178,9 @@ class Lowering:
 
     def compile(self, steps: Steps, results: Sequence[Array] = ()) -> CompiledNest:
         """The function of ``steps``. Those of ``results`` that are cells are in memory at its end."""
-        spans = _merged([_span(array) for table in self._called for _, _, array in table.arrays()])
+        called = Ranges([bounds(array) for table in self._called for _, _, array in table.arrays()])
         dtypes = [array.dtype.name for array in self._arrays]
-        shared = [_overlaps(spans, _span(array)) for array in self._arrays]
+        shared = [called.overlaps(bounds(array)) for array in self._arrays]
         cells = tuple(map(Cell, dtypes, self._places, shared))
         wanted = [self._cells.get(_key(array)) for array in results if is_fit(array)]
         kept = frozenset([cell for cell in wanted if cell is not None and not shared[cell]])
@@ -230,11 +228,11 @@ class Lowering:
                     if is_scalar
                     else self._invoke(copy_call(target, source))
                 )
-            case Checked(call, check):
-                self._checks.append(DeferredCheck(node, check))
+            case Checked(call, settle, None):
+                self._checks.append(DeferredCheck(node, settle))
                 return self._invoke(call)
-            case Guarded(call, status, fallback):
-                self._checks.append(DeferredCheck(node, partial(self._fall_back, fallback), status.data))
+            case Checked(call, settle, status):
+                self._checks.append(DeferredCheck(node, partial(self._settle, settle), status.data))
                 return self._invoke(call)._replace(status=self._word(status))
             case RowAccess(step, table, _, status, run):
                 self._checks.append(DeferredCheck(node, run, status.data))
@@ -243,9 +241,9 @@ class Lowering:
                 return step._replace(word=self._word(table))
         raise NotMachineCode
 
-    def _fall_back(self, fallback: Callable[[], None]) -> None:
+    def _settle(self, settle: Callable[[], None]) -> None:
         self._prepare()
-        fallback()
+        settle()
 
     def _invoke(self, call: MachineCall) -> Invoke:
         self._nanoseconds += CALL_NS + call.table.nanoseconds
@@ -275,31 +273,6 @@ class Lowering:
 
 def _key(array: Array) -> tuple[int, str]:
     return array.ctypes.data, array.dtype.name
-
-
-Span = tuple[int, int]
-"""The addresses at which an array begins and ends."""
-
-
-def _span(array: Array) -> Span:
-    return np.lib.array_utils.byte_bounds(array)
-
-
-def _merged(spans: Sequence[Span]) -> list[Span]:
-    """``spans`` in order, with those that overlap as one."""
-    found: list[Span] = []
-    for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], end)
-        else:
-            found.append((begin, end))
-    return found
-
-
-def _overlaps(spans: Sequence[Span], span: Span) -> bool:
-    """Whether one of ``spans``, which are in order, overlaps ``span``."""
-    before = bisect_left(spans, (span[1], 0))
-    return before > 0 and spans[before - 1][1] > span[0]
 
 
 def may_pause(steps: Steps) -> bool:

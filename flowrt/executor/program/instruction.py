@@ -4,8 +4,7 @@
     MachineCall   a compiled loop (`flowrt.device.llvm.call_sequence`); `ParallelCall`, shared by threads
     Summed        a compiled loop with sums, which threads share
     BoundPrimitive  a primitive of oneDNN's (`flowrt.executor.program.primitive_action`)
-    Checked       a compiled loop that may reject its inputs, and the function that raises the error
-    Guarded       a compiled loop that may not support its inputs, and the function that then recomputes it
+    Checked       a compiled loop that may not support its inputs, and the function that then settles it
     Move          of a value to a register or an array
     Free          of a register
     Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
@@ -74,42 +73,34 @@ def _run_in_turn(*calls: BoundCall) -> None:
 
 
 class Checked(NamedTuple):
-    """``call`` of an operation that may reject its inputs: ``check()`` then raises the error. In a loop of
-    machine code, the checks of all calls run after all iterations (`flowrt.executor.lists.compiled_body`).
+    """``call`` of a loop that may not support its inputs: ``settle()`` then raises the operation's error, or
+    recomputes everything. With a ``status``, an int64 [1] that the loop may set, only if that is set.
+
+    In a loop of machine code ``settle`` runs after all iterations, but for a status the machine code pauses
+    (`flowrt.executor.lists.compiled_body`).
     """
 
     call: MachineCall
-    check: Callable[[], None]
+    settle: Callable[[], None]
+    status: Array | None = None
 
     def bound(self) -> BoundCall:
-        return _run_checked, (*self.call.bound(), self.check)
+        status = None if self.status is None else self.status.data
+        return _run_checked, (*self.call.bound(), self.settle, status)
 
 
-def _run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
-    function(*arguments)
-    check()
-
-
-class Guarded(NamedTuple):
-    """``call`` of a loop that may set ``status``, an int64 [1], for an unsupported case: ``fallback()`` then
-    recomputes everything. A machine-code loop pauses for it.
-    """
-
-    call: MachineCall
-    status: Array
-    fallback: Callable[[], None]
-
-    def bound(self) -> BoundCall:
-        return _run_guarded, (*self.call.bound(), self.status.data, self.fallback)
-
-
-def _run_guarded(
-    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, fallback: Callable[[], None]
+def _run_checked(
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    settle: Callable[[], None],
+    status: memoryview | None,
 ) -> None:
     function(*arguments)
-    if status[0]:  # a look-up takes 40 ns, an array element's 100
+    if status is None:
+        settle()
+    elif status[0]:  # a look-up takes 40 ns, an array element's 100
         status[0] = 0
-        fallback()
+        settle()
 
 
 class Register(NamedTuple):

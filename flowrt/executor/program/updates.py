@@ -9,15 +9,14 @@ must be initialized.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
-import numpy as np
-
+from flowrt.device.host_memory import address_of
 from flowrt.device.llvm.call_sequence import Array, BoundCall, MachineCall, Table, in_parallel, in_sequence
 from flowrt.device.llvm.host_pool import PARALLEL_NS
+from flowrt.device.memory_ranges import Range, Ranges, bounds
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.program.arguments import LateArray
 from flowrt.executor.program.instruction import Free, Instruction
@@ -43,6 +42,14 @@ class Update(NamedTuple):
     @property
     def table(self) -> Table:
         return self.calls[0].table
+
+    @property
+    def written(self) -> list[Range]:
+        return [bounds(variable.array) for variable in self.variables]
+
+    @property
+    def read(self) -> list[Range]:
+        return list(map(bounds, self.arrays))
 
     def bound(self) -> BoundCall:
         return Updates([self], []).bound()
@@ -94,10 +101,7 @@ class Updates:
         self._locks = locks_of(self._variables)
         self._unset = self._variables
         """All before the first update, none afterwards."""
-        written = extents([v.array for v in self._variables])
-        written = written[np.argsort(written[:, 0])]
-        self._begins, self._ends = written[:, 0].tolist(), written[:, 1].tolist()
-        """The written memory ranges, in order."""
+        self._written = Ranges([each for update in updates for each in update.written])
         calls = [call for update in updates for call in update.calls]
         is_long = sum(update.table.nanoseconds for update in updates) > PARALLEL_NS
         joint = in_parallel(calls) if is_long and len(calls) > 1 else in_sequence(calls)
@@ -150,17 +154,11 @@ class Updates:
                     array = expected.read(self._registers)
                 except InvalidArgumentError as error:
                     raise located(update.node, error) from None
-                address = _address(array)
-                if self._is_written(address, array.nbytes):
+                if self._written.overlaps(bounds(array)):
                     array = array.copy()
-                    address = _address(array)
-                update.table.words[position] = address
+                update.table.words[position] = address_of(array)
                 kept.append(array)
         return kept
-
-    def _is_written(self, address: int, nbytes: int) -> bool:
-        before = bisect_left(self._begins, address + nbytes)
-        return before > 0 and self._ends[before - 1] > address
 
     def _check(self) -> None:
         for node, variable in self._unsure:
@@ -177,47 +175,20 @@ def nodes_of(instruction: Instruction) -> tuple[Node, ...]:
     return action.nodes if isinstance(action, Updates) else (node,)
 
 
-# --- where arrays are
-
-Extents: TypeAlias = "np.ndarray[Any, Any]"
-"""[n, 2]: the addresses at which arrays begin and end."""
-
-
-def extents(arrays: Sequence[Array]) -> Extents:
-    return np.array(list(map(_extent, arrays)), np.int64).reshape(-1, 2)
-
-
-def _extent(array: Array) -> tuple[int, int]:
-    if array.flags.c_contiguous:  # a quarter of the time
-        begin = _address(array)
-        return begin, begin + array.nbytes
-    begin, end = np.lib.array_utils.byte_bounds(array)
-    return begin, end
-
-
-def are_apart(some: Extents, others: Extents) -> bool:
-    """Whether none of ``some`` overlaps one of ``others``."""
-    return not ((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any()
-
-
-def _address(array: Array) -> int:
-    return array.__array_interface__["data"][0]
-
-
 @final
 class _Written:
     """Memory that updates read and write."""
 
     def __init__(self) -> None:
-        self._written, self._read = extents([]), extents([])
+        self._written, self._read = Ranges(), Ranges()
 
     def admits(self, update: Update) -> bool:
         """Whether ``update`` need not wait for one of them, nor one of them for it."""
-        written, read = extents([v.array for v in update.variables]), extents(update.arrays)
-        is_written_once = are_apart(written, self._written) and are_apart(written, self._read)
-        return is_written_once and are_apart(read, self._written)
+        is_written = any(self._written.overlaps(each) for each in (*update.written, *update.read))
+        return not is_written and not any(map(self._read.overlaps, update.written))
 
     def add(self, update: Update) -> None:
-        written = extents([v.array for v in update.variables])
-        self._written = np.vstack([self._written, written])
-        self._read = np.vstack([self._read, extents(update.arrays)])
+        for each in update.written:
+            self._written.add(each)
+        for each in update.read:
+            self._read.add(each)
