@@ -118,8 +118,8 @@ def plan_on(
     if not candidates:
         lowered = [each for each in too_large if isinstance(each, Candidate)]
         if lowered:
-            least = min(lowered, key=lambda each: each.nbytes)
-            raise does_not_fit(least.choice, least.nbytes, machine)
+            smallest = min(lowered, key=lambda each: each.nbytes)
+            raise does_not_fit(smallest.choice, smallest.nbytes, machine)
         raise InvalidArgumentError(
             f"expected a choice that can be lowered; got {len(refused)} that cannot be; {refused[0][1]}"
         )
