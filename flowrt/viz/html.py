@@ -37,6 +37,7 @@ NOTES = {
     "built": "The graph as built by the program.",
     "extract": "Only the operations that the fetches need are kept. Fed tensors become _Feed operations"
     " without inputs.",
+    "check_set_shapes": "A shape that was set by hand is checked in each step, unless it can be inferred.",
     "lower": "Calls are inlined; branches and loops get their executable form.",
     "order_effects": "Control edges keep the reads and writes of each variable in program order.",
     "infer_shapes": "Shapes are inferred again from the shapes of the feeds.",

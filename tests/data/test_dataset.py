@@ -392,10 +392,7 @@ def test_an_element_of_a_shape_that_was_not_declared_is_refused():
         return y
 
     following = Dataset.range(1).map(wrong).make_one_shot_iterator().get_next()
-    with (
-        Session() as session,
-        pytest.raises(InvalidArgumentError, match=r"expected shape \[2\], .*; got \[3\]"),
-    ):
+    with Session() as session, pytest.raises(InvalidArgumentError, match=r"expected shape \[2\]; got \[3\]"):
         session.run(following)
 
 

@@ -22,7 +22,7 @@ from flowrt.errors import (
 )
 from flowrt.graph.construction.defaults import default_sessions
 from flowrt.graph.construction.python_values import Symbolic
-from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
+from flowrt.graph.node import COLOCATION, SET_SHAPE, Node, Ref, TensorSpec, set_outputs
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.graph.source import misuse, traceback_of
@@ -82,15 +82,23 @@ class Tensor(Symbolic):
         return self.shape
 
     def set_shape(self, shape: ShapeLike) -> None:
-        """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible."""
+        """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible.
+
+        Operations that read the tensor rely on it: a step in which its value has another shape raises
+        `InvalidArgumentError`.
+        """
+        node = self.op.node
         try:
             refined = merge(self.spec.shape, as_shape(shape))
         except InvalidArgumentError as error:
             raise self.op.error(InvalidArgumentError, f"set_shape: {error}") from None
         if refined != self.spec.shape:
-            outputs = list(self.op.node.outputs)
+            outputs = list(node.outputs)
             outputs[self.index] = TensorSpec(self.dtype, refined)
-            self.op.mutate(outputs=tuple(outputs))
+            self.op.mutate(
+                outputs=tuple(outputs),
+                attrs={**node.attrs, SET_SHAPE: tuple({*set_outputs(node), self.index})},
+            )
 
     def consumers(self) -> list[Operation]:
         """The operations that read this tensor. Walks the graph: for inspection, not for inner loops."""

@@ -48,6 +48,7 @@ from flowrt.graph.passes.placement.partition import PartOf, device_of, partition
 from flowrt.graph.passes.placement.place import NO_REASONS, WhyNone, place
 from flowrt.graph.passes.placement.split import split
 from flowrt.graph.passes.precision.mixed_precision import mixed_precision
+from flowrt.graph.passes.prepare.check_set_shapes import check_set_shapes
 from flowrt.graph.passes.prepare.extend import Recent
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
@@ -226,6 +227,10 @@ PIPELINE: tuple[Stage, ...] = (
     Stage(
         "extract", lambda request, options, _: extract(*request),
         State.PRUNED, Scope.REQUEST, enters_functions=False, needs="",
+    ),
+    Stage(
+        "check_set_shapes", lambda step, options, _: check_set_shapes(step),
+        State.OPTIMISED, Scope.ADDITION, enters_functions=True,
     ),
     Stage(
         "lower", lambda step, options, _: lower(step),

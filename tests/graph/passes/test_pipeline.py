@@ -121,7 +121,7 @@ def test_the_pipeline_reads_what_it_writes() -> None:
     assert parse_pipeline(format_pipeline(PIPELINE))[-1] == PIPELINE[-1]
     assert format_pipeline(parse_pipeline(format_pipeline(PIPELINE))) == format_pipeline(PIPELINE)
     assert format_pipeline(PIPELINE) == (
-        "extract, lower, order_effects, infer_shapes,"
+        "extract, check_set_shapes, lower, order_effects, infer_shapes,"
         " optimise(fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies),"
         " infer_shapes, mixed_precision, lower_layouts, place, lower_collectives, split, partition,"
         " fuse(channels_last, fold_factors, gather_slices, lay_out_factors, narrow_products,"
@@ -132,7 +132,7 @@ def test_the_pipeline_reads_what_it_writes() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extract, plce", "expected a stage: extract, lower, "),
+        ("extract, plce", "expected a stage: extract, check_set_shapes, lower, "),
         ("extract, plce", "; got 'plce'. Nearest: place"),
         ("extract, optimise(simplfy)", "expected a pass of 'optimise': fold_constants, simplify, "),
         ("extract, optimise(simplfy)", "got 'simplfy'. Nearest: simplify"),

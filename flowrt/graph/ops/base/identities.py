@@ -17,6 +17,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
@@ -26,6 +27,7 @@ from flowrt.graph.op_def import (
     Sample,
     Samples,
     ShapeContext,
+    SimplifyContext,
     define_op,
     returns_inputs,
     sample,
@@ -33,7 +35,7 @@ from flowrt.graph.op_def import (
 from flowrt.graph.op_facets import Loop, Traits, Vjp
 from flowrt.graph.ops.base.kernel_output import copied, copies, delivered
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.shapes import Shape, as_shape, format_shape, is_static, merge
+from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape, merge
 from flowrt.graph.typing import ShapeTensorLike, TensorLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
@@ -238,6 +240,11 @@ def _ensure_shape(xp: Any, input: Any, shape: Shape) -> Any:
     return input
 
 
+def _simplify_ensure_shape(c: SimplifyContext) -> Sequence[Ref] | None:
+    found, wanted = c.spec(c.node.inputs[0]).shape, c.node.attrs["shape"]
+    return c.node.inputs if compatible(found, wanted) and merge(found, wanted) == found else None
+
+
 def _batch_ensure_shape(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
     dims = op.get_attr("shape")
     return b.apply(op, [values[0].tensor], shape=None if dims is None else (None, *dims))
@@ -254,7 +261,7 @@ ensure_shape_op = define_op(
     samples=lambda rng: [sample(rng.standard_normal((2, 3)), shape=(None, 3))],
     alias=True,
     value=lambda s: s.value(0),
-    simplify=lambda c: c.node.inputs if is_static(c.spec(c.node.inputs[0]).shape) else None,
+    simplify=_simplify_ensure_shape,
     batch=_batch_ensure_shape,
     doc="The input, checked at run time to have a shape.",
 )

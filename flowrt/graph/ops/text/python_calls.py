@@ -11,7 +11,7 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -34,7 +34,6 @@ from flowrt.graph.ops.base.identities import identity, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.formatting import string_format, summarize_value
-from flowrt.graph.shapes import Shape, compatible, format_shape
 from flowrt.graph.typing import Fetch, TensorLike
 
 __all__ = ["group", "no_op", "numpy_function", "Print", "py_func", "py_function", "timestamp"]
@@ -155,14 +154,7 @@ _functions: WeakValueDictionary[str, _PythonFunction] = WeakValueDictionary()
 _tokens = itertools.count()
 
 
-class _Call(NamedTuple):
-    """The function that a node calls, and the shapes that its results must have: those that were set."""
-
-    function: _PythonFunction
-    shapes: Sequence[Shape]
-
-
-def _call_of(node: Node) -> _Call:
+def _function_of(node: Node) -> _PythonFunction:
     token = node.attrs["token"]
     function = _functions.get(token)
     if function is None:
@@ -172,7 +164,7 @@ def _call_of(node: Node) -> _Call:
             "from a file"
         )
         raise FailedPreconditionError(message, op=node.name, op_type=node.op.name, source=source)
-    return _Call(function, [spec.shape for spec in node.outputs])
+    return function
 
 
 # errors raised by a function, translated as in TensorFlow; any other is an UnknownError
@@ -184,21 +176,20 @@ _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
 )
 
 
-def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _Call) -> list[Any]:
-    function = state.function
+def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunction) -> list[Any]:
     arguments = [_read_only(x) for x in input]
     try:
-        result = function.call(*arguments)
+        result = state.call(*arguments)
     except Exception as error:  # any error in the user's code becomes the step's error, with its traceback
         kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), UnknownError)
-        raise kind(f"{function.name} raised {type(error).__name__}: {error}") from error
+        raise kind(f"{state.name} raised {type(error).__name__}: {error}") from error
     several = isinstance(result, (list, tuple))
     results = list(result) if several else [] if result is None and not Tout else [result]
     if len(results) != len(Tout):
         dtypes = ", ".join(d.name for d in Tout) or "nothing"
-        raise InvalidArgumentError(f"expected {function.name} to return {dtypes}; got {len(results)} values")
-    wanted = zip(results, Tout, state.shapes, strict=True)
-    return [xp.asarray(_result(function, i, *each)) for i, each in enumerate(wanted)]
+        raise InvalidArgumentError(f"expected {state.name} to return {dtypes}; got {len(results)} values")
+    wanted = zip(results, Tout, strict=True)
+    return [xp.asarray(_result(state, i, *each)) for i, each in enumerate(wanted)]
 
 
 def _read_only(x: Any) -> Any:
@@ -212,9 +203,7 @@ def _read_only(x: Any) -> Any:
     return copy[()]
 
 
-def _result(
-    function: _PythonFunction, position: int, value: Any, dtype: DType, shape: Shape
-) -> np.ndarray[Any, Any]:
+def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
     """A copy of ``value``, which the function may modify later. Numbers and lists of them get ``dtype``."""
     try:
         array = as_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype)
@@ -223,11 +212,6 @@ def _result(
     if array.dtype != dtype.np:
         got = as_dtype(array.dtype).name
         raise DTypeError(f"result {position} of {function.name}: expected dtype {dtype.name}; got {got}")
-    if not compatible(array.shape, shape):  # readers would stretch it to the shape that they were built for
-        raise InvalidArgumentError(
-            f"result {position} of {function.name}: expected shape {format_shape(shape)}, which was set; "
-            f"got {format_shape(array.shape)}"
-        )
     return array
 
 
@@ -240,7 +224,7 @@ def _define_call(name: str, effect: Effect, doc: str) -> OpDef[list[Tensor]]:
         kernel=_call_python,
         vjp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
-        effects=Effects(effect, state=_call_of, privilege=lambda attrs: Privilege.PYTHON),
+        effects=Effects(effect, state=_function_of, privilege=lambda attrs: Privilege.PYTHON),
         doc=doc,
     )
 
@@ -260,8 +244,8 @@ def py_func(
     (or number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a
     list of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with
     an equal one, folded or pruned. It has no gradient. At run time, raises `DTypeError` or
-    `InvalidArgumentError` if ``func`` returns something else, or an array of another shape than the result's
-    ``set_shape`` said, and the translated error of an exception in ``func``, with that as its cause.
+    `InvalidArgumentError` if ``func`` returns something else, and the translated error of an exception in
+    ``func``, with that as its cause.
 
     Example:
         >>> tf.py_func(lambda x: x.sum(), [tf.constant([1.0, 2.0])], tf.float32).eval()

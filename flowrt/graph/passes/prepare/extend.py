@@ -10,7 +10,8 @@ Rules of this file:
   1. Nodes in both requests are the same objects, under the same feeds. If the later one lacks some of the
      earlier one's, none of these has an effect that is still waited for.
   2. Added nodes are pure and have no control inputs: they are unordered with the earlier request's effects.
-  3. A node that an optimisation removed counts as added, under its old name.
+  3. A node that an optimisation removed counts as added, under its old name. So does one whose set shape is
+     checked behind it: others must not read what is not checked.
   4. Outputs of nodes that own functions are not read from the added part: they may have been renumbered.
 """
 
@@ -24,7 +25,7 @@ from typing import NamedTuple, TypeAlias, final
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import feed_op
 from flowrt.graph.construction.graph_extension import addition, extension
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import SET_SHAPE, Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.prepare.prune import StepRequest, extract_more, prune_behind, redirect
 from flowrt.graph.topology import sort_topologically
@@ -196,7 +197,9 @@ class _Addition:
 
     def _is_known(self, name: str) -> bool:
         node = self._before.nodes.get(name)
-        return node is not None and node.op.effect is not Effect.NESTED and name in self._after.nodes
+        if node is None or node.op.effect is Effect.NESTED or name not in self._after.nodes:
+            return False
+        return SET_SHAPE not in node.attrs or self._after.nodes[name].outputs == node.outputs
 
     def subgraph(self) -> Subgraph:
         known = self._fetches
