@@ -5,11 +5,12 @@ starts is for tests that start the command.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ FORKS.set_forkserver_preload(
         "pytest",
         "flowrt",
         "flowrt.distribute.launch.local_cluster",
+        "flowrt.cli.worker",
         "flowrt.distribute.strategies",
         "flowrt.train",
     ]
@@ -72,6 +74,45 @@ class ForkedScript:
         self.stdout.close()
 
 
+@final
+class ForkedMain:
+    """A process that is ``main(arguments)`` with the variables ``environ`` and no others. Its output goes
+    nowhere, its errors to the end of the file ``errors``. The methods are those of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        main: Callable[[Sequence[str]], int],
+        arguments: Sequence[str],
+        environ: Mapping[str, str],
+        errors: str,
+    ) -> None:
+        given = (main, list(arguments), dict(environ), errors)
+        self._process = FORKS.Process(target=_run_main, args=given, daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout_s: float) -> int:
+        """`poll`, once it has ended. Raises TimeoutError."""
+        self._process.join(timeout_s)
+        status = self.poll()
+        if status is None:
+            raise TimeoutError(f"process {self.pid} has not ended within {timeout_s:g} s")
+        return status
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
 def _file_of(pipe: Connection, mode: str) -> Any:
     """A file of lines in place of ``pipe``, which is closed."""
     with pipe:
@@ -89,3 +130,18 @@ def _run(command: Sequence[str], environ: Mapping[str, str], read: Connection, w
     sys.argv = [*command]
     sys.stdin, sys.stdout = _file_of(read, "r"), _file_of(written, "w")  # open until an error is printed, too
     runpy.run_path(command[0], run_name="__main__")
+
+
+def _run_main(
+    main: Callable[[Sequence[str]], int], arguments: Sequence[str], environ: Mapping[str, str], errors: str
+) -> None:
+    inherit(environ)
+    for path, place in ((os.devnull, 1), (errors, 2)):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        os.dup2(descriptor, place)
+        os.close(descriptor)
+    try:
+        status = main(arguments)
+    finally:
+        atexit._run_exitfuncs()  # a process of multiprocessing leaves them out
+    sys.exit(status)

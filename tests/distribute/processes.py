@@ -1,6 +1,7 @@
 """A cluster of real processes: the first tasks are servers of the test's, the others `flowrt-worker`s.
 
-Processes are started by spawn, waited for with a deadline, and reaped whatever happens.
+Processes are forks of one that has imported flowrt, waited for with a deadline, and reaped whatever happens.
+How the command starts is in `test_worker_cli`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flowrt as tf
+from flowrt.cli.worker import main
 from flowrt.distribute.connection_manager import keep_dialling
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
@@ -28,6 +30,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import wait_until
 from tests.distribute.tcp_proxy import TcpProxy
+from tests.forks import ForkedMain
 
 ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
@@ -53,16 +56,21 @@ class Worker:
     ) -> None:
         self.address, self.task = addresses[index], f"/job:worker/replica:0/task:{index}"
         cluster = json.dumps({"worker": list(addresses)})
-        self._command = [sys.executable, "-m", "flowrt.cli.worker", "--cluster", cluster]
-        self._command += ["--task", str(index), *options]
+        self._arguments = ["--cluster", cluster, "--task", str(index), *options]
         inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         self._environ = inherited | dict(environ or {})
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`reap` closes it)
+        self._errors = tempfile.NamedTemporaryFile("w+")  # noqa: SIM115 (`reap` closes it)
+
+    _process: ForkedMain | subprocess.Popen[bytes]
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            self._command, cwd=ROOT, env=self._environ, stdout=subprocess.DEVNULL, stderr=self._errors
-        )
+        if "LD_PRELOAD" not in self._environ:
+            self._process = ForkedMain(main, self._arguments, self._environ, self._errors.name)
+            return
+        self._process = subprocess.Popen(  # the loader of a program reads it
+            [sys.executable, "-m", "flowrt.cli.worker", *self._arguments],
+            cwd=ROOT, env=self._environ, stdout=subprocess.DEVNULL, stderr=self._errors,
+        )  # fmt: skip
 
     @property
     def pid(self) -> int:
@@ -78,7 +86,8 @@ class Worker:
     def freeze(self) -> None:
         """SIGSTOP, and wait until all its threads have stopped: a running one may still answer a request."""
         self.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+        threads = Path(f"/proc/{self.pid}/task")
+        wait_until(lambda: all(_is_stopped(thread) for thread in threads.iterdir()), "it stops", SOON_S)
 
     def end(self, number: signal.Signals | None = None, timeout_s: float = SOON_S) -> Ended:
         """Wait until it has ended, which ``number`` has it do if that is given."""
@@ -88,13 +97,13 @@ class Worker:
             status = self._process.wait(timeout_s)
         finally:
             self._process.kill()
-            self._process.wait()
+            self._process.wait(SOON_S)
         self._errors.seek(0)
         return Ended(status, self._errors.read())
 
     def reap(self) -> None:
         """End it, and print what it wrote: the test may be failing."""
-        print(self._command[-1], self.end(None if self.has_ended else signal.SIGKILL))
+        print(self._arguments, self.end(None if self.has_ended else signal.SIGKILL))
         self._errors.close()
 
     def status(self) -> Any:
@@ -104,6 +113,10 @@ class Worker:
     def wait_for_steps(self, number: int) -> None:
         """Wait until that many steps run in it."""
         wait_until(lambda: self.status().running_steps == number, f"{number} steps in {self.task}", SOON_S)
+
+
+def _is_stopped(thread: Path) -> bool:
+    return (thread / "stat").read_text().rpartition(") ")[2][0] == "T"
 
 
 def wait_until_idle(server: tf.train.Server) -> None:

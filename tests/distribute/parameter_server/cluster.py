@@ -10,19 +10,19 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import flowrt as tf
+from flowrt.cli.worker import main
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from flowrt.distribute.strategies.parameter_server.parameter_server_strategy import ParameterServerStrategy
-from tests.distribute.processes import ROOT, SOON_S, dial_as_client
+from tests.distribute.processes import SOON_S, dial_as_client
+from tests.forks import ForkedMain
 
 LONG_S = 120.0
 
@@ -35,7 +35,7 @@ class Cluster:
 
     spec: tf.train.ClusterSpec
     masters: list[str]
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[ForkedMain] = field(default_factory=list)
     servers: list[tf.train.Server] = field(default_factory=list)
 
     def strategy(self, worker: int, **how: Any) -> ParameterServerStrategy:
@@ -48,11 +48,9 @@ class Cluster:
 
     def start(self, server: int) -> None:
         """Its process, for the first time or again."""
-        cluster = json.dumps(self.spec.as_dict())
-        command = [sys.executable, "-m", "flowrt.cli.worker", "--cluster", cluster]
-        command += ["--job", "ps", "--task", str(server), "--no-exit-with-job"]
+        arguments = ["--cluster", json.dumps(self.spec.as_dict()), "--job", "ps", "--task", str(server)]
         environ = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL)
+        process = ForkedMain(main, [*arguments, "--no-exit-with-job"], environ, os.devnull)
         self.processes[server : server + 1] = [process]
 
     def wait_for(self, server: int) -> None:
