@@ -36,6 +36,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SOON_S = 60.0
 """What should happen at once has happened after this, also on a loaded machine."""
 
+READ_AT_START = ("LD_PRELOAD", "FLOWRT_TRACE")
+"""Variables that a fork comes too late for."""
+
 
 class Ended(NamedTuple):
     """``status`` is negative for a signal; ``errors`` are what all lives so far wrote to stderr."""
@@ -64,10 +67,10 @@ class Worker:
     _process: ForkedMain | subprocess.Popen[bytes]
 
     def start(self) -> None:
-        if "LD_PRELOAD" not in self._environ:
+        if self._environ.keys().isdisjoint(READ_AT_START):
             self._process = ForkedMain(main, self._arguments, self._environ, self._errors.name)
             return
-        self._process = subprocess.Popen(  # the loader of a program reads it
+        self._process = subprocess.Popen(
             [sys.executable, "-m", "flowrt.cli.worker", *self._arguments],
             cwd=ROOT, env=self._environ, stdout=subprocess.DEVNULL, stderr=self._errors,
         )  # fmt: skip
