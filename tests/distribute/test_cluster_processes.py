@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,6 +29,9 @@ from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.wire.messages import PROTOCOL
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import ROOT, SOON_S, cluster
+from tests.forks import ForkedScript
+
+SERVES = Path(__file__).with_name("serving_script.py")
 
 
 def on(task: int) -> str:
@@ -196,35 +200,17 @@ def test_a_script_that_closes_nothing_has_ended_well() -> None:
         assert [worker.end().status for worker in tasks.workers] == [0, 0]
 
 
-SERVES = """
-import json, sys
-import flowrt as tf
-server = tf.train.Server({"worker": json.loads(sys.argv[1])}, "worker", int(sys.argv[2]))
-if sys.argv[2] == "1":
-    assert server.join()
-    sys.exit("the job has ended")
-with tf.device("/job:worker/task:1"):
-    there = tf.constant(20)
-with tf.Session(server.target) as session:
-    print(session.run(there + 1), flush=True)
-    sys.stdin.read()
-"""
-
-
 @contextmanager
-def script_of(addresses: list[str], task: int, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """``SERVES`` as ``task``: of two, the second joins its server; the first ends when its input does."""
-    inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    process = subprocess.Popen(
-        [sys.executable, "-c", SERVES, json.dumps(addresses), str(task)],
-        cwd=ROOT, env=inherited | environ, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def script_of(addresses: list[str], task: int, **environ: str) -> Iterator[ForkedScript]:
+    """`serving_script` as ``task``."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in VARIABLES:
+            patch.delenv(name, raising=False)
+        for name, value in environ.items():
+            patch.setenv(name, value)
+        script = ForkedScript(SERVES, json.dumps(addresses), str(task))
+    with script:
+        yield script
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -232,27 +218,26 @@ def test_a_script_that_joins_its_server_ends_with_the_job(is_killed: bool) -> No
     with ReservedPorts(2) as reserved:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
         with script_of(addresses, 1) as joined, script_of(addresses, 0) as chief:
-            assert chief.stdout is not None
             assert chief.stdout.readline() == "21\n"
             if is_killed:
                 chief.kill()
                 last = "task /job:worker/replica:0/task:0 was lost: it died during a session"
             else:
-                chief.communicate(timeout=SOON_S)
-                last = "the job has ended"
-            errors = joined.communicate(timeout=SOON_S)[1]
-            assert last in errors.splitlines()[-1]
-            assert joined.returncode == 1
+                chief.stdin.close()
+                last = "the job has ended True"
+            assert last in joined.printed()
+            assert joined.status() == 0
 
 
 def test_a_script_that_joins_its_server_may_outlive_jobs() -> None:
     with ReservedPorts(2) as reserved:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-        with script_of(addresses, 1, FLOWRT_EXIT_WITH_JOB="0") as joined:
+        with script_of(addresses, 1, FLOWRT_EXIT_WITH_JOB="0"):
             for _ in range(2):
                 with script_of(addresses, 0) as chief:
-                    assert chief.communicate(timeout=SOON_S)[0] == "21\n"
-            assert joined.poll() is None
+                    chief.stdin.close()
+                    assert chief.printed() == "21\n"
+                    assert chief.status() == 0
 
 
 # --- restarts and versions (18)
