@@ -1,4 +1,4 @@
-"""``python -m tests.distribute.gang_program``: a task with a rank of a group, or a client of two such tasks.
+"""A script: a task with a rank of a group, or a client of two such tasks.
 
     worker ADDRESSES INDEX              serves, and has joined the group
     client TARGET FACTOR STEPS GATED    runs steps that add up over the group; prints a line before them and

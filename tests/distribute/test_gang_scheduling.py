@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import signal
 import statistics
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,24 +20,13 @@ from flowrt.distribute.collectives import Group, all_reduce, join
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import InvalidArgumentError, OpError
 from tests.contracts.check_transport import wait_until
+from tests.distribute import gang_program
 from tests.distribute.gang_program import build, join_here
-from tests.distribute.processes import ROOT, SOON_S
+from tests.distribute.processes import SOON_S
+from tests.forks import ForkedScript
 
-Process: TypeAlias = "subprocess.Popen[str]"
+SOURCE = Path(gang_program.__file__)
 DEADLINE_S = 300.0
-
-
-@contextmanager
-def program(*arguments: str) -> Iterator[Process]:
-    """A process of `tests.distribute.gang_program`; it is gone afterwards."""
-    command = [sys.executable, "-m", "tests.distribute.gang_program", *arguments]
-    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=ROOT, env=environ, text=True, **pipes) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -48,7 +35,7 @@ def tasks(count_here: int) -> Iterator[list[tf.train.Server]]:
     with ReservedPorts(2) as reserved, ExitStack() as stack:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
         for index in range(count_here, 2):
-            stack.enter_context(program("worker", json.dumps(addresses), str(index)))
+            stack.enter_context(ForkedScript(SOURCE, "worker", json.dumps(addresses), str(index)))
         servers = []
         for index in range(count_here):
             servers.append(tf.train.Server({"worker": addresses}, "worker", index))
@@ -57,18 +44,15 @@ def tasks(count_here: int) -> Iterator[list[tf.train.Server]]:
         yield servers
 
 
-def begin(*clients: Process) -> None:
+def begin(*clients: ForkedScript) -> None:
     """Wait until all ``clients`` are ready, and let them run their steps."""
     for client in clients:
-        assert client.stdout is not None
         assert client.stdout.readline() == "begins\n"
     for client in clients:
-        assert client.stdin is not None
         client.stdin.write("\n")
-        client.stdin.flush()
 
 
-def wait_until_gated(client: Process, server: Any) -> None:
+def wait_until_gated(client: ForkedScript, server: Any) -> None:
     """Wait until the step of ``client`` waits at the gate; it has run another one before."""
     begin(client)
     wait_until(lambda: server.num_running_steps > 0, "it waits at the gate", SOON_S)
@@ -87,11 +71,13 @@ def test_two_clients_in_two_processes_get_their_own_results(masters: Sequence[in
     with tasks(2) as servers, ExitStack() as stack:
         initialize(servers[0].target)
         clients = [
-            stack.enter_context(program("client", servers[master].target, factor, str(steps), "free"))
+            stack.enter_context(
+                ForkedScript(SOURCE, "client", servers[master].target, factor, str(steps), "free")
+            )
             for master, factor in zip(masters, ("1", "1000"), strict=True)
         ]
         begin(*clients)
-        answers = [json.loads(client.communicate(timeout=DEADLINE_S)[0]) for client in clients]
+        answers = [json.loads(client.printed()) for client in clients]
     assert [wrong for wrong, _ in answers] == [[], []]
     check_turns(*(times for _, times in answers))
 
@@ -147,11 +133,11 @@ def test_a_client_that_is_killed_in_its_turn_leaves_the_group_whole() -> None:
         with tf.Session(server.target) as session:
             assert other.wrong(session, 1.0) == []
             own_sessions = len(server._master._sessions)
-            with program("client", server.target, "1", "1", "gated") as client:
+            with ForkedScript(SOURCE, "client", server.target, "1", "1", "gated") as client:
                 wait_until_gated(client, server)
                 waiting = pool.submit(other.wrong, session, 5.0)
                 client.send_signal(signal.SIGKILL)
-                client.wait(SOON_S)
+                client.status()
             wait_until(lambda: len(server._master._sessions) == own_sessions, "its loss is known", SOON_S)
             assert not waiting.done()
             session.run(other.open_gate)
@@ -165,10 +151,10 @@ def test_a_killed_clients_step_that_does_not_end_is_ended() -> None:
         initialize(server.target)
         other = build()
         with tf.Session(server.target) as session:
-            with program("client", server.target, "1", "1", "gated") as client:
+            with ForkedScript(SOURCE, "client", server.target, "1", "1", "gated") as client:
                 wait_until_gated(client, server)
                 client.send_signal(signal.SIGKILL)
-                client.wait(SOON_S)
+                client.status()
             with pytest.raises(OpError, match="the client of this step is gone"):
                 session.run(other.results, {other.x: 1.0})
 

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from flowrt.cli.worker import main
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.server import Server
+from tests.distribute.processes import dial_as_client
+from tests.forks import ForkedMain
 
 ROOT = Path(__file__).parent.parent.parent
 START_S = 60.0
-SERVE = """
-import json, sys
-import flowrt as tf
-cluster, job = json.loads(sys.argv[1]), sys.argv[2]
-server = tf.train.Server(cluster, job_name=job, task_index=int(sys.argv[3]))
-print("ready", flush=True)
-server.join()
-"""
 
 
 @contextmanager
@@ -47,19 +41,18 @@ class ServerProcess:
     """Task ``index`` of ``job``. `kill` is SIGKILL, after which `start` begins its next life."""
 
     def __init__(self, cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
-        self._command = [sys.executable, "-c", SERVE, json.dumps(cluster), job, str(index)]
+        self._arguments = ["--cluster", json.dumps(cluster), "--job", job, "--task", str(index)]
+        self._address = cluster[job][index]
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "ready\n"  # it ends with the process: no wait without end
+        """Returns when it answers."""
+        self._process = ForkedMain(main, self._arguments, os.environ, os.devnull)
+        dial_as_client(self._address).close("it was only called")
 
     def kill(self) -> None:
         """Does nothing the second time."""
         self._process.kill()
         self._process.wait(START_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 @contextmanager
