@@ -24,7 +24,7 @@ from flowrt.executor.bind.node_accesses import Layer
 from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.program.instruction import Action, Instruction
-from flowrt.executor.program.program import Program, Segment, segment_of
+from flowrt.executor.program.program import Program, Segment
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fusion.group import Group
@@ -130,7 +130,7 @@ class AwaitedLoops:
         instructions = [
             Instruction(node, self._made.get(id(action), action)) for node, action in segment.instructions
         ]
-        return segment_of(instructions, segment.key, segment.slot, segment.control, segment.receive)
+        return segment.with_instructions(instructions)
 
 
 def _compiled(action: Awaiting) -> Action:

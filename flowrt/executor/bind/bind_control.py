@@ -30,8 +30,8 @@ from flowrt.executor.analysis.cost import CALL_SECONDS
 from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.compiled_body import (
-    compiled_branches,
-    compiled_loop,
+    compile_branches,
+    compile_loop,
     list_of_lists,
     may_be_compiled,
     row_list,
@@ -136,7 +136,7 @@ class ControlBinder:
             blocks.append(tuple(function.builder.segments))
         branches = Branches(self._node, self._mover.reader(self._first), blocks, self._first.value)
         if may_be and not self._in_nest:
-            branches.compiled = compiled_branches(branches, [output.value for output in self._outputs])
+            compile_branches(branches, [output.value for output in self._outputs])
             for block in blocks if branches.compiled is None else ():
                 _compile_loops(block)
         if branches.compiled is None:
@@ -194,12 +194,11 @@ class ControlBinder:
 
     def _compile(self, loop: Loop, relocation: Relocation) -> None:
         """Compile the loop; if that cannot be, those in it."""
-        made = compiled_loop(loop, [output.value for output in self._outputs], relocation.fill)
-        if made is None:
+        table = compile_loop(loop, [output.value for output in self._outputs], relocation.fill)
+        if table is None:
             _compile_loops(loop.body)
         else:
-            relocation.link(made.table)
-            loop.replace(made.segment, made.goes_on, made.table)
+            relocation.link(table)
 
     # --- lists
 

@@ -1,11 +1,11 @@
-"""Layeral compilation: new instructions are appended to a bound program, on the same memory.
+"""Incremental compilation: new instructions are appended to a bound program, on the same memory.
 
 A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then an
 instance of the earlier plan is extended. The added nodes are planned and bound as a function with the tensors
 that they read as parameters; the new program is the old one's instructions followed by the new ones. The two
 share an arena, so only one runs at a time (`flowrt.executor.plan.instance`).
 
-    program + Bound, Extension --> Spills --> an Layer of added nodes, segments --> program + Bound
+    program + Bound, Extension --> Spills --> a Layer of added nodes, segments --> program + Bound
 
 Rules of this file:
 
@@ -44,7 +44,7 @@ from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.instruction import Instruction, Move, Register
-from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment, segment_of
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment
 from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
@@ -283,16 +283,12 @@ def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] 
     for ref in refs:
         layer = bound.layer(ref[0])
         if ref in bound.kept:
-            fetches.append(functools.partial(_fetch_kept, registers, bound.kept[ref].slot))
+            fetches.append(lambda slot=bound.kept[ref].slot: copied(registers[slot]))
         elif _is_of_variable(bound, ref):
             return None
         else:
             fetches.append(bind_fetch(layer.tensors, ref, counts[ref] == 1))
     return fetches
-
-
-def _fetch_kept(registers: list[Any], slot: Any) -> Any:
-    return copied(registers[slot])
 
 
 def _is_of_variable(bound: Bound, ref: Ref) -> bool:
@@ -316,11 +312,7 @@ def _is_of_variable(bound: Bound, ref: Ref) -> bool:
 def _without_nodes(segment: Segment, dropped: Collection[str]) -> Segment:
     """Rule 3."""
     left = [instruction for instruction in segment.instructions if instruction.node.name not in dropped]
-    return segment if len(left) == len(segment.instructions) else _changed(segment, left)
-
-
-def _changed(segment: Segment, instructions: Sequence[Instruction]) -> Segment:
-    return segment_of(instructions, segment.key, segment.slot, segment.control, segment.receive)
+    return segment if len(left) == len(segment.instructions) else segment.with_instructions(left)
 
 
 def _with_kept(
@@ -340,7 +332,7 @@ def _with_kept(
         instructions = list(segment.instructions)
         behind = bisect_right(instructions, place, key=lambda instruction: position[instruction.node.name])
         instructions.insert(behind, keep.instruction)
-        changed[index] = _changed(segment, instructions)
+        changed[index] = segment.with_instructions(instructions)
     return changed
 
 
@@ -356,5 +348,5 @@ def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Seg
     first, *later = after
     if len(last.instructions) + len(first.instructions) > MAX_BLOCK_LENGTH:
         return [*earlier, replace(last, key=PAUSE), first, *later]
-    joint = _changed(first, [*last.instructions, *first.instructions])
+    joint = first.with_instructions([*last.instructions, *first.instructions])
     return [*earlier, joint, *later]

@@ -15,7 +15,7 @@ from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.kernels.loop_layout import coalesced, has_rows
 from flowrt.executor.kernels.loop_operands import GroupKernel, arrays_of
-from flowrt.executor.program.instruction import Call
+from flowrt.executor.program.instruction import Call, run_in_turn
 from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.fusion.group import plain_kernel
 from flowrt.loops.cuda_grid import THREADS
@@ -60,11 +60,11 @@ class BoundLoop:
         """The call that launches the loop on ``arrays``, one per operand of its program."""
         loop = self._loop
         operands = tuple([self._parts.get(operand, arrays[operand]) for operand in loop.operands])
-        call = Call(self._kernels[0], ((loop.blocks,), (loop.threads,), operands))
+        launch = self._kernels[0], ((loop.blocks,), (loop.threads,), operands)
         if not loop.sums:
-            return call
+            return Call(*launch)
         sums = tuple([array for s in loop.sums for array in (self._parts[s.operand], arrays[s.operand])])
-        return Call(_call_both, (call, Call(self._kernels[1], ((loop.sum_blocks,), (THREADS,), sums))))
+        return Call(run_in_turn, (launch, (self._kernels[1], ((loop.sum_blocks,), (THREADS,), sums))))
 
 
 def bound_loop(
@@ -87,8 +87,3 @@ def bound_loop(
     dtypes = ["" if array is None else array.dtype.name for array in arrays]
     loop = cuda_loop(program, dims, lies, dtypes)
     return None if loop is None else BoundLoop(device, owner, loop)
-
-
-def _call_both(first: Call, second: Call) -> None:
-    first.function(*first.arguments)
-    second.function(*second.arguments)

@@ -5,7 +5,7 @@ Dimensions that are contiguous in all operands are merged. See `flowrt.executor.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, final
 
@@ -47,19 +47,15 @@ class FusedKernel(GroupKernel):
             if operand.level in SUMS
         }
         call = call_on(layout, [sums.get(position, array) for position, array in enumerate(operands)])
-        if not sums:
-            return call, call.table
-        status = None if self._program is None else self._program.status
-        if status is None:
-            return self._with_sums(call, sums, results), call.table
-        if isinstance(call, MachineCall) and len(sums) == 1:
-            return Checked(call, partial(self._call_members, inputs, results), sums[status]), None
-        with_sums = Call(self._call_with_sums, (*call.bound(), sums, inputs, results))
-        return with_sums, None if status in sums else call.table
+        refused = None if self._program is None else sums.pop(self._program.status, None)
+        action = self._with_sums(call, sums, results) if sums else call
+        if refused is None:
+            return action, call.table
+        return Checked(action, partial(self._call_members, inputs, results), refused), None
 
     def _with_sums(
-        self, call: MachineCall | ParallelCall, sums: dict[int, Array], results: Sequence[Array]
-    ) -> Action:
+        self, call: MachineCall | ParallelCall, sums: dict[int | None, Array], results: Sequence[Array]
+    ) -> MachineCall | Summed:
         """The loop between calls that clear ``sums`` and add up those of its parts."""
         before, after = [], []
         for position, array in sums.items():
@@ -108,26 +104,6 @@ class FusedKernel(GroupKernel):
     def _call_members(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
         with np.errstate(all="ignore"):
             plain_kernel(np, tuple(inputs), self._group, results)
-
-    def _call_with_sums(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        sums: dict[int, Array],
-        inputs: Sequence[Array],
-        results: Sequence[Array],
-    ) -> None:
-        for array in sums.values():
-            array.fill(0)
-        function(*arguments)
-        for position, array in sums.items():
-            number = self._operands[position].number
-            if number is not None:
-                result = results[number]
-                result[...] = array.sum(axis=0, dtype=array.dtype).reshape(result.shape)
-            elif array[0]:
-                self._call_members(inputs, results)
-                return
 
     # --- memory
 

@@ -22,7 +22,7 @@ from flowrt.executor.kernels.copy_kernels import copy_call, is_fit
 from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.scalar_code import ScalarCode, scalar_copy
 from flowrt.executor.kernels.small_calls import may_be_small
-from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, SetRows
+from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, WrittenRows
 from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
 from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
 from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
@@ -99,7 +99,7 @@ _ROWS: Mapping[ListUse, Callable[[OpenList, Device], RowList]] = {
     ListUse.PUSHED: PushedRows,
     ListUse.POPPED: TakenRows,
     ListUse.READ: ReadRows,
-    ListUse.SET: SetRows,
+    ListUse.SET: WrittenRows,
     ListUse.ADDED: AddedRows,
 }
 """Row binder by the operation's use of the list."""
@@ -228,12 +228,12 @@ class Lowering:
                     if is_scalar
                     else self._invoke(copy_call(target, source))
                 )
-            case Checked(call, settle, None):
-                self._checks.append(DeferredCheck(node, settle))
-                return self._invoke(call)
-            case Checked(call, settle, status):
+            case Checked(MachineCall() as call, settle, status) if status is not None:
                 self._checks.append(DeferredCheck(node, partial(self._settle, settle), status.data))
                 return self._invoke(call)._replace(status=self._word(status))
+            case Checked(MachineCall() as call, settle):
+                self._checks.append(DeferredCheck(node, settle))
+                return self._invoke(call)
             case RowAccess(step, table, _, status, run):
                 self._checks.append(DeferredCheck(node, run, status.data))
                 self._nanoseconds += table.nanoseconds
@@ -286,19 +286,9 @@ def may_pause(steps: Steps) -> bool:
 # --- compiled controls
 
 
-class Iterations(NamedTuple):
-    """All iterations of a loop: a segment that runs as many as possible without a pause, the table of the
-    call in it, and whether the loop is paused.
-    """
-
-    segment: Segment
-    table: Table
-    goes_on: Callable[[], int]
-
-
-def compiled_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None]) -> Iterations | None:
-    """The iterations of ``loop``, with its ``results``; None if its body is more than machine code. See
-    `Lowering` for ``prepare``.
+def compile_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None]) -> Table | None:
+    """Have machine code make the iterations of ``loop``, with its ``results``, as many as possible without a
+    pause. Returns its table; None if the body is more than machine code. See `Lowering` for ``prepare``.
     """
     lowering = Lowering(prepare)
     try:
@@ -323,20 +313,21 @@ def compiled_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None
 
     first = max(1, int(FIRST_NS / table.nanoseconds))
     time_slice = TimeSlice(iterate_and_look if checks else iterate, goes_on, first)
-    return Iterations(segment_of([Instruction(loop.node, Call(time_slice))]), table, goes_on)
+    loop.replace(segment_of([Instruction(loop.node, Call(time_slice))]), goes_on, table)
+    return table
 
 
-def compiled_branches(branches: Branches, results: Sequence[Any]) -> MachineCall | Checked | None:
-    """The branches, with their ``results``, as one call; None if they are more than machine code, or may
-    pause.
+def compile_branches(branches: Branches, results: Sequence[Any]) -> None:
+    """Make one call of machine code of ``branches``, with their ``results``, unless they are more than that,
+    or may pause.
     """
     lowering = Lowering()
     try:
         choice = lowering.choice(branches)
     except NotMachineCode:
-        return None
+        return
     if may_pause((choice,)):
-        return None
+        return
     function, table, checks = lowering.compile((choice,), results)
     call = MachineCall(function, table, 0, 1)
 
@@ -344,4 +335,4 @@ def compiled_branches(branches: Branches, results: Sequence[Any]) -> MachineCall
         for check in checks:
             check.look()
 
-    return Checked(call, look) if checks else call
+    branches.compiled, branches.nest = Checked(call, look) if checks else call, table

@@ -20,7 +20,7 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import elementwise_call
 from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW
 from flowrt.executor.lists.list_rows import Array, RowList, rows_of
-from flowrt.executor.lists.open_lists import OpenList, changed_by
+from flowrt.executor.lists.open_lists import OpenList, changed_lists, is_list
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction_builder import InstructionBuilder
@@ -37,19 +37,13 @@ def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
     """
     body: Subgraph = loop.attrs["body"]
     carried, readers = len(loop.attrs["T"]), body.consumers()
-    found: dict[str, OpenList] = {}
+    variables = {position: slot for position, slot in slots.items() if position < carried}
+    found = {n.name: OpenList(n, slot) for slot, n in changed_lists(body, variables) if _is_written(body, n)}
     for position, slot in slots.items():
-        parameter = body.feeds[position]
-        if body.nodes[parameter].outputs[0].dtype is not dtypes.variant:
-            continue
-        if position < carried:
-            node = changed_by(body, position, readers)
-            if node is not None and _is_written(body, node):
-                found[node.name] = OpenList(node, slot)
-            continue
-        for reader in [body.nodes[name] for name in readers[parameter]]:
-            if reader.op.uses_list(ListUse.READ):
-                found[reader.name] = OpenList(reader, slot)
+        if position >= carried and is_list(body, position):
+            for reader in [body.nodes[name] for name in readers[body.feeds[position]]]:
+                if reader.op.uses_list(ListUse.READ):
+                    found[reader.name] = OpenList(reader, slot)
     return found
 
 
@@ -120,7 +114,7 @@ class ReadRows(IndexedRows):
 
 
 class WrittenRows(IndexedRows):
-    """A list with elements that are written."""
+    """A list with elements set by the loop."""
 
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node = self._opened.node
@@ -165,11 +159,6 @@ class WrittenRows(IndexedRows):
     def _refuse(self, number: int) -> None:
         self._value.get(number)
         check_unset(self._changed(), number)
-
-
-@final
-class SetRows(WrittenRows):
-    """A list with elements set by the loop."""
 
 
 @final

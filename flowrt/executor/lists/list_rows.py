@@ -8,7 +8,6 @@ When the memory for rows is full, machine code pauses until there is more. For l
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +17,7 @@ from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
+from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList, OpenListBinder
 from flowrt.executor.lists.row_access import RowAccess, stack_access
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Move, Register
@@ -40,7 +39,7 @@ MAX_PIECE = 1 << 24
 """Maximum size in bytes of rows in one array. Several pieces up to this size are copied to one: 2 ms."""
 
 
-class RowList(ABC):
+class RowList(OpenListBinder):
     """An open list with elements of one static shape, stored as rows while the loop runs."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
@@ -57,10 +56,6 @@ class RowList(ABC):
         """The register of the list."""
         return self._opened.slot
 
-    @abstractmethod
-    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
-        """Emit the copy from or to a row, as the loop's body has it."""
-
     def _in_memory(self, builder: InstructionBuilder, tensors: BoundTensors, ref: Ref) -> Array:
         """The array of an operand, in C order: a copy if the value is in a register or in another order."""
         value, slot, *_ = tensors[ref]
@@ -71,14 +66,6 @@ class RowList(ABC):
         source = value if slot is None else Register(tensors.registers, slot)
         builder.emit(self._opened.node, Move(array, source))
         return array
-
-    @abstractmethod
-    def open(self, registers: list[Any]) -> None:
-        """Take over the list from its register, before the loop."""
-
-    @abstractmethod
-    def close(self, registers: list[Any]) -> None:
-        """Put it there, after the loop."""
 
 
 class StackedRows(RowList):

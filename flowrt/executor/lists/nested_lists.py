@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from flowrt import dtypes
-from flowrt.executor.lists.open_lists import OpenList, changed_by, is_unlimited_push, open_lists
+from flowrt.executor.lists.open_lists import OpenList, changed_lists, is_unlimited_push, open_lists
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_facets import ListUse
 
@@ -41,12 +41,9 @@ def nested_lists(loop: Node, slots: Mapping[int, int]) -> NestedLists:
     changed: dict[str, OpenList] = {}
     inner: dict[str, _Lists] = {}
     empty: dict[str, Node] = {}
-    for position, slot in slots.items():
-        if body.nodes[body.feeds[position]].outputs[0].dtype is not dtypes.variant:
-            continue
-        node = changed_by(body, position, readers)
-        use = None if node is None else _inner_use(body, readers, node)
-        if node is None or use is None:
+    for slot, node in changed_lists(body, slots):
+        use = _inner_use(body, readers, node)
+        if use is None:
             continue
         name, number = use
         if name not in inner:

@@ -9,6 +9,7 @@ gradient then costs a copy, and popping it 0.1 us.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -36,6 +37,7 @@ NO_ELEMENTS = "expected a list with elements; got an empty one"
 class ListBinder(Protocol):
     """Binds an operation on lists in a loop's body, in place of its kernel."""
 
+    @abstractmethod
     def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         """Emit the operation's instruction, and record the locations of its outputs."""
 
@@ -43,9 +45,11 @@ class ListBinder(Protocol):
 class OpenListBinder(ListBinder, Protocol):
     """The same of a list that is open while a loop runs, in place of the list value in a register."""
 
+    @abstractmethod
     def open(self, registers: list[Any]) -> None:
         """Open it, before the loop."""
 
+    @abstractmethod
     def close(self, registers: list[Any]) -> None:
         """Make it a list value again, after the loop."""
 
@@ -161,19 +165,13 @@ def _rows(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Itera
             yield slab[i, ...]
 
 
-def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
+def open_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
     """Lists that can be opened, by the name of the operation in the body of ``loop`` that changes them.
     ``slots`` are the registers of the loop's variables, by their position.
     """
     body: Subgraph = loop.attrs["body"]
-    readers = body.consumers()
     found: dict[str, OpenList] = {}
-    for position, slot in slots.items():
-        if body.nodes[body.feeds[position]].outputs[0].dtype is not dtypes.variant:
-            continue
-        node = changed_by(body, position, readers)
-        if node is None:
-            continue
+    for slot, node in changed_lists(body, slots):
         is_push = is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
         is_pop = node.op.uses_list(ListUse.POPPED) and node.outputs[1].dtype is not dtypes.variant
         if is_push or (is_pop and is_static(node.outputs[1].shape)):
@@ -181,7 +179,23 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
     return found
 
 
-def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str]]) -> Node | None:
+def changed_lists(body: Subgraph, slots: Mapping[int, int]) -> Iterator[tuple[int, Node]]:
+    """The lists among a loop's variables that one operation of its ``body`` changes: the register of each, by
+    ``slots``, and the operation.
+    """
+    readers = body.consumers()
+    for position, slot in slots.items():
+        node = _changed_by(body, position, readers) if is_list(body, position) else None
+        if node is not None:
+            yield slot, node
+
+
+def is_list(body: Subgraph, position: int) -> bool:
+    """Whether the parameter at ``position`` is a list."""
+    return body.nodes[body.feeds[position]].outputs[0].dtype is dtypes.variant
+
+
+def _changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str]]) -> Node | None:
     """The single operation of a loop's ``body`` that reads the list variable at ``position`` and produces its
     next value as its first output, without other uses; None if there is none.
     """

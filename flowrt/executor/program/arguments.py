@@ -68,11 +68,6 @@ class Later(NamedTuple):
         return self.items[0].read(registers)
 
     @property
-    def is_plain(self) -> bool:
-        """Whether all values are read without conversion."""
-        return all(item.convert is None for item in self.items)
-
-    @property
     def plain_slot(self) -> int | None:
         """The register, if reading it is all there is to do."""
         item = self.items[0]

@@ -152,7 +152,7 @@ class Loop:
 class Branches:
     """One of ``blocks`` of ``node``: the one at ``index()``, by default the last."""
 
-    __slots__ = ("_index", "blocks", "compiled", "node", "number")
+    __slots__ = ("_index", "blocks", "compiled", "nest", "node", "number")
 
     def __init__(self, node: Node, index: Callable[[], Any], blocks: Sequence[Block], number: Any) -> None:
         self.node = node
@@ -161,12 +161,8 @@ class Branches:
         """The index in memory; None if it is elsewhere."""
         self.compiled: MachineCall | Checked | None = None
         """Machine code in place of this, if there is any."""
-
-    @property
-    def nest(self) -> Table | None:
+        self.nest: Table | None = None
         """The table of that machine code."""
-        call = self.compiled
-        return None if call is None else call.table if isinstance(call, MachineCall) else call.call.table
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())

@@ -64,10 +64,11 @@ class Summed(NamedTuple):
     alone: MachineCall
 
     def bound(self) -> BoundCall:
-        return _run_in_turn, (self.before.bound(), self.call.bound(), self.after.bound())
+        return run_in_turn, (self.before.bound(), self.call.bound(), self.after.bound())
 
 
-def _run_in_turn(*calls: BoundCall) -> None:
+def run_in_turn(*calls: BoundCall) -> None:
+    """Make the calls one after another."""
     for function, arguments in calls:
         function(*arguments)
 
@@ -80,7 +81,7 @@ class Checked(NamedTuple):
     (`flowrt.executor.lists.compiled_body`).
     """
 
-    call: MachineCall
+    call: MachineCall | ParallelCall | Summed
     settle: Callable[[], None]
     status: Array | None = None
 

@@ -72,6 +72,10 @@ class Segment:
         """The node of each call; None for several as one piece of machine code."""
         return self._printed[1]
 
+    def with_instructions(self, instructions: Sequence[Instruction]) -> Segment:
+        """The same with other instructions."""
+        return segment_of(instructions, self.key, self.slot, self.control, self.receive)
+
 
 def segment_of(
     instructions: Sequence[Instruction],
