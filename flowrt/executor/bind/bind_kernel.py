@@ -11,7 +11,9 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from flowrt import dtypes
 from flowrt.device.device import Device
+from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import sized_call
@@ -20,6 +22,7 @@ from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, Ufunc
+from flowrt.graph.stand_in import stand_in
 
 
 @final
@@ -169,13 +172,28 @@ class KernelBinder:
         """``function(*arguments)``, with its results stored in registers ``slots``. Arguments that are not
         known yet are read from registers.
         """
-        function = self._backend.launched(self._subgraph, node, function, allocates)
+        executor = self._device.executor
+        if not executor.computes:
+            function = executor.kernel(node.name, function, node_seconds(self._subgraph, node))
+            if allocates:
+                function = functools.partial(function, out=_stand_ins(node))
         if Later in map(type, arguments):
             function, arguments = late_call(self._registers, function, arguments), ()
         if not slots:
             return Call(function, arguments)
         is_list = allocates and node.op.outputs[0].is_list
         return Call(_stored(self._registers, slots, is_list, function, arguments))
+
+
+def _stand_ins(node: Node) -> Any:
+    """Results of a simulated call with outputs in registers: None for a list, one row for a value derived
+    from all its elements.
+    """
+    found = []
+    for dtype, shape in node.outputs:
+        known = TensorSpec(dtype, tuple([1 if d is None else d for d in shape or ()]))
+        found.append(None if dtype is dtypes.variant else stand_in(known))
+    return tuple(found) if len(found) != 1 or node.op.outputs[0].is_list else found[0]
 
 
 def _stored(

@@ -484,17 +484,3 @@ def nbytes_of(spec: TensorSpec) -> int:
 def _is_plain(spec: TensorSpec) -> bool:
     """Whether it can be stored in an arena."""
     return is_static(spec.shape) and spec.dtype.np.kind != "O"
-
-
-# --- stand-ins for values
-
-
-def stand_ins(node: Node) -> Any:
-    """Results of a simulated call with outputs in registers: None for a list, one row for a value derived
-    from all its elements.
-    """
-    found = []
-    for dtype, shape in node.outputs:
-        known = TensorSpec(dtype, tuple([1 if d is None else d for d in shape or ()]))
-        found.append(None if dtype is dtypes.variant else stand_in(known))
-    return tuple(found) if len(found) != 1 or node.op.outputs[0].is_list else found[0]

@@ -5,7 +5,6 @@
               code of one element in a control nest
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
-    launched  what a step calls for a kernel: the kernel, or its simulation
 
 A backend is registered for a device type (`flowrt.executor.kernels.device_backends`); binding asks it for
 each node. For the rest, the operations' own kernels are called with the device's array module.
@@ -21,7 +20,7 @@ from flowrt.device.workspace import Workspace
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
-from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.node import Node, TensorSpec
 
 
 class Backend:
@@ -76,11 +75,3 @@ class Backend:
         that are known when it runs are in ``registers``.
         """
         return None
-
-    def launched(
-        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
-    ) -> Callable[..., Any]:
-        """The function that a step calls for a kernel of ``node`` that is bound to ``function``: itself, or a
-        simulation of it. ``allocates``: it returns new memory, instead of writing into buffers.
-        """
-        return function

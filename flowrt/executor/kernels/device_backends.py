@@ -1,15 +1,12 @@
-"""The backends of the device types: host, CUDA, and the null device, which only simulates."""
+"""The backends of the device types: host, CUDA, and the null device, which has none of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, final
 
 from flowrt.device.device import Device
 from flowrt.device.workspace import Workspace
-from flowrt.executor.analysis.cost import node_seconds
-from flowrt.executor.buffers.buffer_assignment import stand_ins
 from flowrt.executor.kernels.backend import Backend
 from flowrt.executor.kernels.bound_primitive import bound_primitive
 from flowrt.executor.kernels.cuda_kernel import CudaKernel
@@ -22,7 +19,7 @@ from flowrt.executor.kernels.small_calls import small_call
 from flowrt.executor.kernels.update_kernel import update_of
 from flowrt.executor.program.arguments import late_array
 from flowrt.executor.program.instruction import Action, Call
-from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.node import Node, TensorSpec
 
 
 @final
@@ -72,22 +69,7 @@ class CudaBackend(Backend):
         return None if call is None else Call(call)
 
 
-@final
-class NullBackend(Backend):
-    """Kernels take their time on the device's clock, and compute nothing: new results are stand-ins."""
-
-    def launched(
-        self, subgraph: Subgraph, node: Node, function: Callable[..., Any], allocates: bool
-    ) -> Callable[..., Any]:
-        simulated = self.device.executor.kernel(node.name, function, node_seconds(subgraph, node))
-        return partial(simulated, out=stand_ins(node)) if allocates else simulated
-
-
-BACKENDS: dict[str, Callable[[Device], Backend]] = {
-    "CPU": HostBackend,
-    "GPU": CudaBackend,
-    "NULL": NullBackend,
-}
+BACKENDS: dict[str, Callable[[Device], Backend]] = {"CPU": HostBackend, "GPU": CudaBackend, "NULL": Backend}
 """Backends by device type."""
 
 
