@@ -424,8 +424,8 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     ),
     "rendezvous": ("matching", "channel", "local_links", "messages", "mpi", "ucx", "grpc", ""),
     "executor": (
-        "ends", "observe", "program", "analysis", "buffers", "kernels", "lists", "lower", "bind", "plan",
-        "partial", "session",
+        "ends", "observe", "program", "analysis", "buffers", "kernels", "lists", "lower", "verify", "bind",
+        "plan", "partial", "session",
     ),
     "distribute": (
         "parameter_server", "cluster", "resolvers", "elastic", "wire", "machines", "observe", "collectives",

@@ -8,6 +8,7 @@ The stages of a step. The first run of a request compiles; later runs start at `
     analysis   cost, streams, trip counts
     buffers    buffer assignment and the memory plan
     bind       subgraph + buffers -> `Program`: every instruction gets its arguments
+    verify     a program against its graph: every read finds the right value
     kernels    compiled loops and library calls that replace an op's kernel
     lists      lists of tensors in loops, and loop bodies as machine code
     plan       program instances with their memory, and tiered compilation

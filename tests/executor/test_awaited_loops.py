@@ -11,8 +11,8 @@ import pytest
 import flowrt as tf
 from flowrt.executor.bind import awaited_loops
 from flowrt.executor.bind.awaited_loops import AwaitedLoops, Awaiting
-from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
+from flowrt.executor.verify.verify_program import checking
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.passes.fusion.group import Group, Level, plain_kernel
 from tests.executor.fused_sessions import WAIT_S, plans_of, wait_for_loops

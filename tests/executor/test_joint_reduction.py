@@ -13,9 +13,9 @@ from flowrt import dtypes
 from flowrt.device.spec import parse_device
 from flowrt.distribute import collectives
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.program.edge_keys import contribution_keys
 from flowrt.executor.program.joint_reduction import JointReductions
+from flowrt.executor.verify.verify_program import checking
 from flowrt.graph.node import Node
 from flowrt.graph.ops.collective.transfer import contribute_op
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step

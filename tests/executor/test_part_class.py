@@ -13,9 +13,9 @@ import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.errors import InternalError
 from flowrt.executor.bind.bind import Partition
-from flowrt.executor.bind.verify_program import checking
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lower.part_class import are_of_class
+from flowrt.executor.verify.verify_program import checking
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from tests.each import daily

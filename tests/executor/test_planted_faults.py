@@ -15,7 +15,7 @@ import pytest
 import flowrt as tf
 from flowrt.errors import InternalError
 from flowrt.executor.analysis import streams
-from flowrt.executor.bind import bind_control, extend_program, node_accesses, verify_calls, verify_program
+from flowrt.executor.bind import bind_control, extend_program
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.buffers.buffer_assignment import SCRATCH, _Assigner
@@ -26,6 +26,7 @@ from flowrt.executor.plan import plan
 from flowrt.executor.program import instruction, program, updates
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import segment_of
+from flowrt.executor.verify import node_accesses, verify_calls, verify_program
 from flowrt.graph.node import Ref
 from tests.executor.test_remote_device import config as gpus
 from tests.executor.test_remote_device import plug_in

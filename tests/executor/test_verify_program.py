@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 import flowrt as tf
-from flowrt.executor.bind.memory_contents import Memory, Use, Write
-from flowrt.executor.bind.stream_clocks import StreamClocks
+from flowrt.executor.verify.memory_contents import Memory, Use, Write
+from flowrt.executor.verify.stream_clocks import StreamClocks
 
 
 def node() -> Any:

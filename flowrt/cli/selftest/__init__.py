@@ -21,7 +21,7 @@ from flowrt.cli.selftest.target import Result, Target, describe_error, open_targ
 from flowrt.cli.selftest.transfer import check_transfer
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InvalidArgumentError, nearest
-from flowrt.executor.bind.verify_program import checking
+from flowrt.executor.verify.verify_program import checking
 
 EXAMPLES = """
   flowrt selftest                                      all sections, on the CPU

@@ -20,11 +20,11 @@ import numpy as np
 from flowrt.device.llvm.call_sequence import BoundCall
 from flowrt.errors import FailedPreconditionError
 from flowrt.executor.analysis.cost import SECONDS_PER_UNIT
-from flowrt.executor.bind.node_accesses import Layer
-from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.program.instruction import Action, Instruction
 from flowrt.executor.program.program import Program, Segment
+from flowrt.executor.verify.node_accesses import Layer
+from flowrt.executor.verify.verify_program import is_checking, verify_program
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fusion.group import Group

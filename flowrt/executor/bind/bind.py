@@ -33,8 +33,6 @@ from flowrt.executor.bind.bind_kernel import KernelBinder
 from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Ends, TransferBinder, is_other_type
 from flowrt.executor.bind.capture import is_fixed
-from flowrt.executor.bind.node_accesses import BoundControl, Layer
-from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import BufferAssignment, Storage, assign_buffers
 from flowrt.executor.ends.feeds import Feed
@@ -45,6 +43,8 @@ from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.instruction import Action, Free
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program
+from flowrt.executor.verify.node_accesses import BoundControl, Layer
+from flowrt.executor.verify.verify_program import is_checking, verify_program
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect

@@ -27,7 +27,6 @@ import numpy as np
 from flowrt.device.device import Device
 from flowrt.device.host_memory import address_of
 from flowrt.executor.analysis.cost import CALL_SECONDS
-from flowrt.executor.bind.node_accesses import BoundControl, Layer
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.compiled_body import (
     compile_branches,
@@ -47,6 +46,7 @@ from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
 from flowrt.executor.program.instruction import Copy, Move, Place, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment
+from flowrt.executor.verify.node_accesses import BoundControl, Layer
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs, site_of
 
 MAX_ITERATION_COST = 1e6

@@ -36,15 +36,15 @@ from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
 from flowrt.executor.bind.bind_transfer import Ends
-from flowrt.executor.bind.memory_contents import register
-from flowrt.executor.bind.node_accesses import Layer
-from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER
 from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.instruction import Instruction, Move, Register
 from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment
+from flowrt.executor.verify.memory_contents import register
+from flowrt.executor.verify.node_accesses import Layer
+from flowrt.executor.verify.verify_program import is_checking, verify_program
 from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect

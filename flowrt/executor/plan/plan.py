@@ -22,8 +22,6 @@ from flowrt.executor.bind.awaited_loops import Awaited, AwaitedLoops
 from flowrt.executor.bind.bind import Binder, Partition, compile_partition
 from flowrt.executor.bind.bind_transfer import new_ends
 from flowrt.executor.bind.extend_program import Bound, bound_from
-from flowrt.executor.bind.node_accesses import Layer
-from flowrt.executor.bind.verify_program import is_checking, verify_program
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.lower.schedule import schedule_parts
 from flowrt.executor.observe.recent_steps import recent_steps
@@ -36,6 +34,8 @@ from flowrt.executor.program.group_steps import end_groups, ranks_in
 from flowrt.executor.program.interleave import interleaved
 from flowrt.executor.program.program import Program, cause
 from flowrt.executor.program.runner import StepControl
+from flowrt.executor.verify.node_accesses import Layer
+from flowrt.executor.verify.verify_program import is_checking, verify_program
 from flowrt.graph.construction.graph_extension import Extension
 from flowrt.graph.evaluate import located
 from flowrt.graph.layouts.attributes import UNIT

@@ -1,6 +1,7 @@
 """Variables that are kept whole, of which each device updates its rows in their memory: stages 1 and 2.
 
-Programs are verified (`flowrt.executor.bind.verify_program`): each reader must find the value that it is due.
+Programs are verified (`flowrt.executor.verify.verify_program`): each reader must find the value that it is
+due.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contents of memory: the value in each byte, and its uses since it was put there.
 
 A value is what a node wrote once; moves put the same value elsewhere. A register counts as one byte at an
-address below zero, and its value may be a view of others. See `flowrt.executor.bind.verify_program`.
+address below zero, and its value may be a view of others. See `flowrt.executor.verify.verify_program`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, final
 
 from flowrt.device.memory_ranges import Range, bounds, start_of
-from flowrt.executor.bind.stream_clocks import Moment
 from flowrt.executor.program.instruction import Place, Register
+from flowrt.executor.verify.stream_clocks import Moment
 from flowrt.graph.node import Node
 
 

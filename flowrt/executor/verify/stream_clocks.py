@@ -2,7 +2,7 @@
 
 A stream knows of the steps of another that it has waited for, and of those that the other knew of (C. Fidge,
 "Timestamps in message-passing systems that preserve the partial ordering", 1988). See
-`flowrt.executor.bind.verify_program`.
+`flowrt.executor.verify.verify_program`.
 """
 
 from __future__ import annotations

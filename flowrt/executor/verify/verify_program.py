@@ -39,20 +39,6 @@ from typing import TypeAlias, final
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.device.memory_ranges import Range
 from flowrt.errors import InternalError, InvalidArgumentError
-from flowrt.executor.bind.memory_contents import (
-    InitialValues,
-    Memory,
-    Piece,
-    Use,
-    View,
-    Write,
-    address_of,
-    is_register,
-    register,
-)
-from flowrt.executor.bind.node_accesses import Layer, Nested, NodeAccesses, Stored
-from flowrt.executor.bind.stream_clocks import Moment, StreamClocks
-from flowrt.executor.bind.verify_calls import check_calls, check_nest
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Block, Branches, Loop
@@ -69,6 +55,20 @@ from flowrt.executor.program.instruction import (
 )
 from flowrt.executor.program.program import Segment
 from flowrt.executor.program.updates import Updates, nodes_of
+from flowrt.executor.verify.memory_contents import (
+    InitialValues,
+    Memory,
+    Piece,
+    Use,
+    View,
+    Write,
+    address_of,
+    is_register,
+    register,
+)
+from flowrt.executor.verify.node_accesses import Layer, Nested, NodeAccesses, Stored
+from flowrt.executor.verify.stream_clocks import Moment, StreamClocks
+from flowrt.executor.verify.verify_calls import check_calls, check_nest
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_facets import ListUse

@@ -1,6 +1,6 @@
 """Verification of what is printed from instructions: calls from Python, and the tables of control nests.
 
-See `flowrt.executor.bind.verify_program`, which follows the instructions themselves.
+See `flowrt.executor.verify.verify_program`, which follows the instructions themselves.
 """
 
 from __future__ import annotations

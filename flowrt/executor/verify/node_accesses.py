@@ -6,7 +6,7 @@
     parameter of a function                 the value of the argument
     feed, constant                          what was there before the program
 
-They follow from the graph and from the places of its tensors. See `flowrt.executor.bind.verify_program`.
+They follow from the graph and from the places of its tensors. See `flowrt.executor.verify.verify_program`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple, final
 from flowrt import dtypes
 from flowrt.device.memory_ranges import Range, bounds, contains, overlap
 from flowrt.errors import InternalError
-from flowrt.executor.bind.memory_contents import InitialValues, Write, are_same_array, is_register, register
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.program.control_flow import Control
 from flowrt.executor.program.program import Segment
 from flowrt.executor.program.updates import nodes_of
+from flowrt.executor.verify.memory_contents import InitialValues, Write, are_same_array, is_register, register
 from flowrt.graph.effects import touches
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import LENT, Node, Ref, Subgraph
