@@ -78,11 +78,11 @@ class GroupMember:
 
     def send_tagged(self, peer: int, tag: str, array: Any) -> None:
         data = array.tobytes()  # a copy: the step continues, and overwrites it
-        self._links().send_tagged(peer, tag, data)
+        (self._mesh or self._links()).send_tagged(peer, tag, data)
         self.communicator.traffic.count(len(data))
 
     def receive_tagged(self, peer: int, tag: str) -> Any:
-        return self._links().receive_tagged(peer, tag)
+        return (self._mesh or self._links()).receive_tagged(peer, tag)
 
     def _links(self) -> Mesh:
         if self._mesh is None:

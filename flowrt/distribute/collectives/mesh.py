@@ -26,7 +26,7 @@ from flowrt.distribute.collectives.tagged_messages import Parked, TaggedMessages
 from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.distribute.wire.wait_log import WaitLog
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
-from flowrt.graph.resources.step_context import wait_until
+from flowrt.graph.resources.step_context import check_step, wait_until
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener
 from flowrt.rendezvous.channel.framing import Repeated
@@ -123,7 +123,8 @@ class Mesh:
     def send_tagged(self, rank: int, tag: str, data: bytes) -> None:
         """Send ``data``. Any thread may call it. Raises `UnavailableError` where ``rank`` was lost."""
         try:
-            self._connections[rank].send(self._header_of(tag), (memoryview(data),))
+            header = self._headers.get(tag) or self._new_header(tag)
+            self._connections[rank].send(header, (memoryview(data),))
         except UnavailableError as error:
             raise copy_to_raise(self._error or self.lose(rank, error)) from None
 
@@ -131,7 +132,8 @@ class Mesh:
         """The bytes of the next message of ``rank`` with this ``tag``. Raises as `receive`, and the error
         that ends the thread's step. Any thread may call it.
         """
-        key = rank, self._header_of(tag)
+        key = rank, self._headers.get(tag) or self._new_header(tag)
+        check_step()
         found = self._tagged.take(key)
         if found is not None:
             return found
@@ -157,12 +159,9 @@ class Mesh:
         assert waiter.payload is not None
         return waiter.payload
 
-    def _header_of(self, tag: str) -> Repeated:
-        """The header of the messages with ``tag``, the same in all steps."""
-        header = self._headers.get(tag)
-        if header is None:
-            header = self._headers.setdefault(tag, Repeated(TAGGED + tag.encode()))
-        return header
+    def _new_header(self, tag: str) -> Repeated:
+        """The header of the messages with ``tag``, the same in all steps from now on."""
+        return self._headers.setdefault(tag, Repeated(TAGGED + tag.encode()))
 
     def forget_tagged(self) -> None:
         """Drop all messages that have arrived and were not received."""

@@ -51,7 +51,9 @@ class TaggedMessages:
             if waiters is None:
                 self._kept.setdefault(key, deque()).append(payload)
                 return
-            waiter = _take(self._waiters, key)
+            waiter = waiters.popleft()
+            if not waiters:
+                del self._waiters[key]
             waiter.payload = payload
         waiter.wake()
 

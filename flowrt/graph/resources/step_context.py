@@ -44,6 +44,13 @@ def current_step() -> StepEnd | None:
     return _thread.step
 
 
+def check_step() -> None:
+    """Raise the reason if the step of this thread must end."""
+    step = _thread.step
+    if step is not None:
+        step.check()
+
+
 @final
 class step_scope:
     """A context in which ``step`` is this thread's step; for single use by one thread."""

@@ -74,8 +74,8 @@ class Connection(ABC):
 
     @abstractmethod
     def send(self, header: bytes, payload: Sequence[Payload] = (), sent: Sent = None) -> None:
-        """Send one frame; never waits for the peer. A ``header`` that is sent often may be a
-        `flowrt.rendezvous.channel.framing.Repeated`, which is faster.
+        """Send one frame; never waits for the peer. A ``header`` that is sent often, each time
+        with one array, may be a `flowrt.rendezvous.channel.framing.Repeated`, which is faster.
 
         ``sent`` is called once, in any thread, possibly before `send` returns, when the bytes of ``payload``
         may be modified again: they are written or copied, or the connection has ended. Where arrays have

@@ -96,14 +96,14 @@ class Repeated(bytes):
     def __init__(self, header: bytes) -> None:
         self._prefixes: dict[int, bytes] = {}
 
-    def prefix(self, length: int) -> bytes:
-        """The bytes of the frame before its array, of ``length`` bytes."""
-        found = self._prefixes.get(length)
-        if found is None:
+    def frame(self, array: Payload) -> bytes:
+        """The frame with ``array``, which is copied: one of at most `JOINED` bytes."""
+        prefix = self._prefixes.get(array.nbytes)
+        if prefix is None:
             if len(self._prefixes) == MAX_LENGTHS:
                 self._prefixes.clear()
-            found = self._prefixes[length] = _encode_prefix(Kind.DATA, self, (length,))
-        return found
+            prefix = self._prefixes[array.nbytes] = _encode_prefix(Kind.DATA, self, (array.nbytes,))
+        return b"".join((prefix, array))
 
 
 def encode(kind: int, header: bytes, payload: Sequence[Payload] = ()) -> list[Buffer]:
@@ -113,10 +113,6 @@ def encode(kind: int, header: bytes, payload: Sequence[Payload] = ()) -> list[Bu
     """
     if not payload:
         return [_encode_prefix(kind, header, ())]
-    if type(header) is Repeated and kind == Kind.DATA and len(payload) == 1:
-        view = _view(payload[0])
-        prefix = header.prefix(view.nbytes)
-        return [b"".join((prefix, view))] if view.nbytes <= JOINED else [prefix, view]
     lengths: list[int] = []
     views: list[Buffer] = []
     for array in payload:
@@ -262,7 +258,8 @@ class FrameDecoder:
         view = memoryview(data)
         frames: list[Frame] = []
         while view:
-            if self.is_between_frames and (whole := self._decode_whole(view)) is not None:
+            # `is_between_frames`
+            if self._in_head and len(self.room) == HEAD_BYTES and (whole := self._decode_whole(view)):
                 frame, size = whole
                 frames.append(frame)
                 view = view[size:]
@@ -295,7 +292,8 @@ class FrameDecoder:
             self._in_head = False
             if rest:
                 yield memoryview(rest)
-            _check(crc, rest)
+            if zlib.crc32(rest) != crc:
+                raise _bad_header()
             payload = [self._array(length) for length in struct.unpack_from(f"<{arrays}Q", rest)]
             is_checked = kind == Kind.CHECKED and arrays > 0
             self._is_summed, self._crc = is_checked, 0
@@ -320,7 +318,8 @@ class FrameDecoder:
         end = at + header_bytes
         if len(view) < end or (arrays and kind == Kind.CHECKED):
             return None
-        _check(crc, view[HEAD_BYTES:end])
+        if zlib.crc32(view[HEAD_BYTES:end]) != crc:
+            raise _bad_header()
         header = bytes(view[at:end])
         if not arrays:
             return Frame(kind, header, []), end
@@ -350,9 +349,8 @@ class FrameDecoder:
             ) from error
 
 
-def _check(crc: int, rest: Buffer | bytearray) -> None:
-    if zlib.crc32(rest) != crc:
-        raise DataLossError("frame: expected the checksum of its header to match; it does not")
+def _bad_header() -> DataLossError:
+    return DataLossError("frame: expected the checksum of its header to match; it does not")
 
 
 def _decode_head(head: bytearray | memoryview) -> tuple[int, int, int, int]:

@@ -26,10 +26,12 @@ from flowrt.rendezvous.channel.framing import (
     Frame,
     FrameDecoder,
     Kind,
+    Repeated,
     encode,
 )
 from flowrt.rendezvous.channel.lifeline import CLOSE_S, Lifeline, join
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
+from flowrt.rendezvous.local_links.shared_memory import SHARED
 
 
 @final
@@ -61,7 +63,9 @@ class SocketConnection(Connection):
         if self._checked is not None:
             self._checked.send(header, payload, sent)
             return
-        if self._shared is None or not payload:
+        if type(header) is Repeated and payload[0].nbytes < SHARED:
+            frame = Outgoing([header.frame(payload[0])], sent)
+        elif self._shared is None or not payload:
             frame = Outgoing(encode(Kind.DATA, header, payload), sent)
         else:
             frame = self._shared.encode(header, payload, sent)

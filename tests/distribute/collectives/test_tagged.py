@@ -94,6 +94,19 @@ def test_a_wait_ends_with_its_step_and_loses_no_message() -> None:
             assert received(second, 0, tag).tolist() == [1.0]
 
 
+def test_a_step_that_must_end_receives_nothing_not_even_what_has_arrived() -> None:
+    """No pause follows a receive, so that it looks itself."""
+    with parts_of([(0,), (1,)]) as (first, second):
+        for tag in ("tag", "behind it"):
+            member(first).send_tagged(1, tag, np.ones(1))
+        assert received(second, 0, "behind it").tolist() == [1]  # so both have arrived
+        control = StepControl()
+        control.cancel(CancelledError("enough"))
+        with step_scope(control), pytest.raises(CancelledError, match="enough"):
+            received(second, 0, "tag")
+        assert received(second, 0, "tag").tolist() == [1]  # it is still there
+
+
 def test_messages_of_one_link_go_to_all_that_wait_whoever_reads() -> None:
     """More threads than one can lead, with messages in an order of their own."""
     count, each = 5, 40
