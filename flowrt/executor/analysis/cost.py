@@ -54,10 +54,13 @@ def may_block(node: Node) -> bool:
 
 
 def needs_pause(node: Node) -> bool:
-    """Whether a program pauses after it, for others and to look whether its step must end. A receive of
-    another rank looks itself while it waits.
-    """
-    return node.op is not tagged_recv_op and may_block(node)
+    """Whether a program pauses after it, for others and to look whether its step must end."""
+    return may_block(node) and not checks_step(node)
+
+
+def checks_step(node: Node) -> bool:
+    """Whether the node looks itself whether its step must end: a receive of another rank does."""
+    return node.op is tagged_recv_op
 
 
 def waits_outside(subgraph: Subgraph) -> bool:

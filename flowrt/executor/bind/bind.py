@@ -23,7 +23,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import OpError
-from flowrt.executor.analysis.cost import least_seconds, needs_pause, node_costs, waits_outside
+from flowrt.executor.analysis.cost import checks_step, least_seconds, needs_pause, node_costs, waits_outside
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.analysis.trip_counts import trip_counts
 from flowrt.executor.bind.awaited_loops import Awaiting, loop_estimate
@@ -212,10 +212,14 @@ class Binder:
                 if node.op.name == "_Feed":  # bound before
                     continue
                 storage = self._storage[planned.name]
+                is_known = storage is not Storage.BUFFER and storage is not Storage.REGISTER
+                seconds = 0.0 if is_known else least_seconds(node, self._costs[position])
                 try:
                     if has_streams:
-                        self._builder = self._streams.begin(node)
-                    is_known = storage is not Storage.BUFFER and storage is not Storage.REGISTER
+                        self._builder = self._streams.builder(node)
+                    self._builder.begin_work(seconds)
+                    if has_streams:
+                        self._streams.begin(node, self._builder)
                     if is_known:
                         self._bind_known(node, planned, storage)
                     else:
@@ -223,8 +227,9 @@ class Binder:
                     if has_streams:
                         self._streams.end(node, self._builder)
                     if not is_known:  # behind what tells other streams
-                        cost = self._costs[position]
-                        self._builder.work(cost, least_seconds(node, cost), position in self._pauses)
+                        self._builder.work(self._costs[position], seconds, position in self._pauses)
+                    if checks_step(node):
+                        self._builder.note_check()
                 except OpError as error:
                     raise located(node, error) from error.__cause__
                 except Exception as error:

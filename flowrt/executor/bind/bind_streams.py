@@ -60,10 +60,13 @@ class BoundStreams:
         count = self._schedule.count
         return self._device.streams[1:count] if self._device.is_asynchronous and count > 1 else ()
 
-    def begin(self, node: Node) -> InstructionBuilder:
-        """The instruction builder for ``node``, one of several streams', after its waits."""
+    def builder(self, node: Node) -> InstructionBuilder:
+        """The instruction builder for ``node``, one of several streams'."""
+        return self.builders[0 if self._device.is_asynchronous else self._schedule.stream_of(node.name)]
+
+    def begin(self, node: Node, builder: InstructionBuilder) -> None:
+        """Make ``node`` run on its stream, after its waits."""
         stream = self._schedule.stream_of(node.name)
-        builder = self.builders[0 if self._device.is_asynchronous else stream]
         builder.use_stream(node, stream)
         for other in self._schedule.waits.get(node.name, ()):
             if self._device.is_asynchronous:
@@ -73,7 +76,6 @@ class BoundStreams:
         if self._is_moved(node):
             builder.emit(node, WaitFor(self._device.streams[0], self._device.streams[stream]))
             builder.use_stream(node, 0)
-        return builder
 
     def _is_moved(self, node: Node) -> bool:
         """Whether it runs on an asynchronous device's first stream instead of its own."""

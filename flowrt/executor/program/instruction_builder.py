@@ -15,6 +15,10 @@ from flowrt.graph.node import Node
 
 MAX_BLOCK_SECONDS = 10e-3
 """Estimated time between two pauses, after which a step notices that it was cancelled."""
+NEGLIGIBLE_S = 1e-6
+"""Estimated time of a node that still runs before a pause which is due: so a stage of a pipeline first sends
+what it has computed.
+"""
 
 
 @final
@@ -63,14 +67,21 @@ class InstructionBuilder:
             self.stream = stream
             self.emit(node, UseStream(self.device.streams[stream]))
 
+    def begin_work(self, seconds: float) -> None:
+        """Pause before the next node, which takes that time, if it is due by the time of those before."""
+        if self._instructions and self._seconds >= MAX_BLOCK_SECONDS and seconds > NEGLIGIBLE_S:
+            self.cut(PAUSE, 0)
+
     def work(self, cost: float, seconds: float, pause: bool) -> None:
-        """Add cost and time of the last node; pause after it if due, or if ``pause`` is set."""
+        """Add cost and time of the last node; pause after it if the block is long, or if ``pause`` is set."""
         self._seconds += seconds
         self.total_cost += cost
-        if self._instructions and (
-            pause or len(self._instructions) >= MAX_BLOCK_LENGTH or self._seconds >= MAX_BLOCK_SECONDS
-        ):
+        if self._instructions and (pause or len(self._instructions) >= MAX_BLOCK_LENGTH):
             self.cut(PAUSE, 0)
+
+    def note_check(self) -> None:
+        """The last node has looked itself whether the step must end."""
+        self._seconds = 0.0
 
     def cut(
         self,
