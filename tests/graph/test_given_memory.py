@@ -36,7 +36,7 @@ HANDED_ON = {
     "CoalescedAllGather", "CoalescedReduceScatter",
     "LookupTableFindV2", "LookupTableSizeV2", "LookupTableExportV2",  # in a table
     "RestoreV2", "RestoreSlice", "Restore",  # in files
-    "Barrier", "_GroupRecv", "_GroupWait", "_TaggedRecv",  # from other tasks
+    "Barrier", "_GroupRecv", "_GroupWait",  # from other tasks
 }  # fmt: skip
 """Kernels that give out what somebody else made: to copy it would only cost time."""
 

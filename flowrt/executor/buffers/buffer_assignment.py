@@ -48,8 +48,8 @@ from flowrt.graph.shapes import is_static
 from flowrt.graph.stand_in import stand_in
 
 MAX_COPIED_FEED = 65536
-"""Bytes: on the host a smaller feed is copied into a buffer, so that its readers are bound; a larger one is
-read where it is.
+"""Bytes: on the host a smaller feed, or message of another rank, is copied into a buffer, so that its readers
+are bound; a larger one is read where it is.
 """
 
 MAX_COPIED_FETCH = 65536
@@ -236,6 +236,8 @@ class _Assigner:
         is_copied = node.name in self._copied
         if not is_copied and not node.op.takes_out:
             return False
+        if node.op.waits and (self._is_asynchronous or nbytes_of(node.outputs[0]) > MAX_COPIED_FEED):
+            return False  # a message
         if self._is_asynchronous:
             return not is_on_host(node)
         outputs = [(node.name, i) for i in range(len(node.outputs))]

@@ -25,10 +25,11 @@ MAX_KNOWN = 1024
 
 def is_pooled(node: Node) -> bool:
     """Whether the pool allocates memory for the node: for a single output, possibly large, of a kernel that
-    writes into given memory, if it cannot be a view. 64 MB of new pages cost 10 ms.
+    writes into given memory, if it cannot be a view. 64 MB of new pages cost 10 ms. What is waited for comes
+    in memory of its own.
     """
     op = node.op
-    if not op.takes_out or op.alias or len(node.outputs) != 1 or op.outputs[0].is_list:
+    if not op.takes_out or op.waits or op.alias or len(node.outputs) != 1 or op.outputs[0].is_list:
         return False
     (spec,) = node.outputs
     return spec.dtype.np.kind != "O" and (not is_static(spec.shape) or nbytes_of(spec) >= MIN_POOLED)

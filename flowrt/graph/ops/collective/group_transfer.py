@@ -58,14 +58,19 @@ def _receive(xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DT
 def _send_tagged(
     xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str, is_described: bool
 ) -> None:
-    joined_member(group_key, rank).send_tagged(peer, edge, _payload(xp, tensor, is_described))
+    array = tensor if xp is np and not is_described else _payload(xp, tensor, is_described)
+    joined_member(group_key, rank).send_tagged(peer, edge, array)
 
 
 def _receive_tagged(
-    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape
+    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: Shape, out: Any = None
 ) -> Any:
     payload = joined_member(group_key, rank).receive_tagged(peer, edge)
-    return _tensor(xp, payload, peer, edge, dtype, shape)
+    if out is None:
+        return _tensor(xp, payload, peer, edge, dtype, shape)
+    # What reads a buffer is bound once, and may be one piece of machine code.
+    out[...] = _tensor_of_size(xp, payload, out.nbytes, peer, edge, dtype, shape)
+    return out
 
 
 def _payload(xp: Any, tensor: Any, is_described: bool) -> Any:
@@ -82,7 +87,14 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
     """The tensor of which rank ``peer`` sent ``payload``."""
     if not is_static(shape) or dtype is string:
         return xp.asarray(decode_tensor(protos.graph_pb2.TensorProto.FromString(payload.tobytes())))
-    if len(payload) != dtype.np.itemsize * math.prod(shape):
+    return _tensor_of_size(xp, payload, dtype.np.itemsize * math.prod(shape), peer, edge, dtype, shape)
+
+
+def _tensor_of_size(
+    xp: Any, payload: Any, nbytes: int, peer: int, edge: str, dtype: DType, shape: Shape
+) -> Any:
+    """`_tensor` of a static shape, of ``nbytes``."""
+    if len(payload) != nbytes:
         raise InvalidArgumentError(
             f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got {len(payload)} bytes"
         )
