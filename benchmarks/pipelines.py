@@ -88,9 +88,12 @@ def _flowrt_sleep(tf: Any, schedule: Any) -> tuple[Any, dict[Any, Any]]:
 def _sleep_op() -> Any:
     from flowrt.graph.op_def import LINEAR, define_op, sample
 
-    def kernel(xp: Any, x: Any, seconds: float) -> Any:
+    def kernel(xp: Any, x: Any, seconds: float, out: Any = None) -> Any:
         time.sleep(seconds)
-        return x + 0
+        if out is None:
+            return x.copy()
+        out[...] = x
+        return out
 
     op: Any = define_op(
         "SleepForBenchmark",
