@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -13,7 +14,7 @@ import flowrt as tf
 from flowrt.distribute.connection_manager import ConnectionManager
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.wire.messages import Message
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.gang_program import build, join_here
 
@@ -107,3 +108,23 @@ def test_two_programs_that_ask_for_more_devices_than_there_are_get_one_error_eac
                 session.run(total)
     with tf.Graph().as_default(), tf.Session(servers[0].target) as session:
         assert session.run(tf.constant(20) + 1) == 21
+
+
+def test_of_two_programs_that_ask_for_more_memory_than_there_is_the_second_gets_the_error() -> None:
+    """It says what was asked for, what there is, and who has the rest; the first goes on."""
+    limit = tf.ConfigProto.Experimental(cpu_memory_limit_mb=[5])
+    server = tf.train.Server.create_local_server(config=tf.ConfigProto(experimental=limit))
+    sessions: dict[str, tf.Session] = {}
+    for name in ("first", "second"):
+        with tf.Graph().as_default() as graph:
+            tf.get_variable(name, [1 << 19], initializer=tf.ones_initializer())  # 2 MiB, and 2 of ones
+        sessions[name] = tf.Session(server.target, graph=graph)
+    sessions["first"].run("first/Assign")
+    with pytest.raises(ResourceExhaustedError) as caught:
+        sessions["second"].run("second/Assign")
+    what = r"'second' \(.*expected 2.0 MiB of memory; got .* limit of 5.0 MiB(?s:.*)2.0 MiB  first  "
+    assert re.match(what, str(caught.value))
+    assert sessions["first"].run("first/Read/ReadVariableOp:0").tolist() == [1.0] * (1 << 19)
+    for session in sessions.values():
+        session.close()
+    server.stop()

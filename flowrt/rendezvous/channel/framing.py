@@ -103,7 +103,7 @@ class Repeated(bytes):
             if len(self._prefixes) == MAX_LENGTHS:
                 self._prefixes.clear()
             prefix = self._prefixes[array.nbytes] = _encode_prefix(Kind.DATA, self, (array.nbytes,))
-        return b"".join((prefix, array))
+        return b"".join((prefix, array))  # type: ignore[arg-type]  # arrays of NumPy are buffers, too
 
 
 def encode(kind: int, header: bytes, payload: Sequence[Payload] = ()) -> list[Buffer]:
