@@ -69,7 +69,7 @@ def _receive_tagged(
     if out is None:
         return _tensor(xp, payload, peer, edge, dtype, shape)
     # What reads a buffer is bound once, and may be one piece of machine code.
-    out[...] = _tensor_of_size(xp, payload, out.nbytes, peer, edge, dtype, shape)
+    out[...] = _tensor_of_size(xp, payload, out.nbytes, peer, edge, dtype, out.shape)
     return out
 
 
@@ -91,7 +91,7 @@ def _tensor(xp: Any, payload: Any, peer: int, edge: str, dtype: DType, shape: Sh
 
 
 def _tensor_of_size(
-    xp: Any, payload: Any, nbytes: int, peer: int, edge: str, dtype: DType, shape: Shape
+    xp: Any, payload: Any, nbytes: int, peer: int, edge: str, dtype: DType, shape: tuple[int, ...]
 ) -> Any:
     """`_tensor` of a static shape, of ``nbytes``."""
     if len(payload) != nbytes:
