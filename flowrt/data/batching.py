@@ -35,13 +35,16 @@ class Batch(Node):
         return batch_spec(self.input.spec, _static_size(self.batch_size, self.drop_remainder))
 
     def open(self, iteration: Iteration) -> Stream[Element]:
-        size, drop = operator.index(self.batch_size), bool(self.drop_remainder)
-        rows = self.input.rows
-        return rows.open_batched(iteration, size, drop) if rows else self._stacked(iteration, size, drop)
+        return self.open_from(iteration, 0)
 
-    def _stacked(self, iteration: Iteration, size: int, drop: bool) -> Stream[Element]:
+    def open_from(self, iteration: Iteration, first: int) -> Stream[Element]:
+        size, drop = operator.index(self.batch_size), bool(self.drop_remainder)
+        open_batches = rows.open_batched if (rows := self.input.rows) else self._stacked
+        return open_batches(iteration, size, drop, first)
+
+    def _stacked(self, iteration: Iteration, size: int, drop: bool, first: int) -> Stream[Element]:
         paths = leaf_paths(self.input.spec)
-        with closing(self.input.open(iteration)) as elements:
+        with closing(self.input.open_from(iteration, first * size)) as elements:
             for columns in _columns(elements, size, drop):
                 yield tuple([_stack(column, path) for column, path in zip(columns, paths, strict=True)])
 

@@ -51,6 +51,13 @@ class Node(ABC):
     def open(self, iteration: Iteration) -> Stream[Element]:
         """The elements from the first on."""
 
+    def open_from(self, iteration: Iteration, first: int) -> Stream[Element]:
+        """The elements from number ``first`` on. Those before are computed and dropped, unless a node need
+        not.
+        """
+        elements = self.open(iteration)
+        return after(first, elements, iteration) if first else elements
+
     @property
     def device(self) -> str:
         """The device to which an iterator delivers the elements."""
@@ -108,22 +115,40 @@ class Iteration:
             raise CancelledError("dataset iterator: closed while an element was computed")
 
 
+Opener: TypeAlias = Callable[[Iteration, int], Stream[T]]
+"""Opens a stream at an item's number."""
+
+
+def after(count: int, items: Stream[T], iteration: Iteration) -> Stream[T]:
+    """``items`` without the first ``count``."""
+    with closing(items):
+        for _ in islice(items, count):
+            iteration.check()
+        yield from items
+
+
 @final
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Elements that are rows of ``arrays``; ``indices`` selects and orders the rows."""
+    """Elements that are rows of ``arrays``. ``indices(iteration, first)`` selects and orders the rows, from
+    element number ``first`` on; their number is the same in all epochs.
+    """
 
     arrays: tuple[Array, ...]
-    indices: Callable[[Iteration], Stream[int]]
+    indices: Opener[int]
 
     def open(self, iteration: Iteration) -> Stream[Element]:
-        with closing(self.indices(iteration)) as indices:
+        with closing(self.indices(iteration, 0)) as indices:
             for i in indices:
                 yield tuple([array[i, ...] for array in self.arrays])
 
-    def open_batched(self, iteration: Iteration, size: int, drop_remainder: bool) -> Stream[Element]:
-        """Batches: views where the rows are contiguous, otherwise one gather per component."""
-        with closing(self.indices(iteration)) as indices:
+    def open_batched(
+        self, iteration: Iteration, size: int, drop_remainder: bool, first: int
+    ) -> Stream[Element]:
+        """Batches from number ``first`` on: views where the rows are contiguous, otherwise one gather per
+        component.
+        """
+        with closing(self.indices(iteration, first * size)) as indices:
             while chosen := list(islice(indices, size)):
                 if len(chosen) < size and drop_remainder:
                     return

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, count, islice
 from typing import Any, TypeVar, final
 
@@ -25,9 +25,11 @@ from flowrt.data.node import (
     Element,
     Iteration,
     Node,
+    Opener,
     Rows,
     SameSpec,
     Stream,
+    after,
     expect_at_least,
     known_int,
 )
@@ -46,17 +48,21 @@ class Reordering(SameSpec):
     """Passes on elements of ``input`` unchanged; a subclass selects and orders them."""
 
     @abstractmethod
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
-        """The items of ``open_input(iteration)`` that this dataset selects, in its order."""
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
+        """The items of ``open_input(iteration, 0)`` that this dataset selects, in its order."""
+
+    def order_rows(self, open_rows: Opener[int], iteration: Iteration, first: int) -> Stream[int]:
+        """`order`, from item number ``first`` on, of row indices."""
+        return after(first, self.order(open_rows, iteration), iteration)
 
     @property
     def rows(self) -> Rows | None:
         source = self.input.rows
-        return source and Rows(source.arrays, lambda iteration: self.order(source.indices, iteration))
+        return source and Rows(source.arrays, partial(self.order_rows, source.indices))
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         rows = self.rows
-        return rows.open(iteration) if rows else self.order(self.input.open, iteration)
+        return rows.open(iteration) if rows else self.order(self.input.open_from, iteration)
 
 
 @final
@@ -77,9 +83,9 @@ class Shuffle(Reordering):
     def __post_init__(self) -> None:
         expect_at_least(1, "shuffle: buffer_size", self.buffer_size)
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
         fractions = _uniform(self._generator(iteration))
-        with closing(open_input(iteration)) as items:
+        with closing(open_input(iteration, 0)) as items:
             buffer = list(islice(items, operator.index(self.buffer_size)))
             while buffer:
                 slot = int(next(fractions) * len(buffer))
@@ -109,15 +115,32 @@ class Repeat(Reordering):
     input: Node
     count: Any = None
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
+        return self._epochs(open_input, iteration, 0, 0)
+
+    def order_rows(self, open_rows: Opener[int], iteration: Iteration, first: int) -> Stream[int]:
+        """See `Reordering.order_rows`. Of the epochs before, one is read: all have its length."""
+        length = 0
+        with closing(open_rows(iteration.at_epoch(0), 0)) as rows:
+            for _ in islice(rows, first):
+                iteration.check()
+                length += 1
+        if length == first:  # the first epoch has no fewer
+            yield from self._epochs(open_rows, iteration, 0, first)
+        elif length:
+            yield from self._epochs(open_rows, iteration, *divmod(first, length))
+
+    def _epochs(self, open_input: Opener[T], iteration: Iteration, epoch: int, first: int) -> Stream[T]:
+        """The items from number ``first`` of ``epoch`` on."""
         times = -1 if self.count is None else operator.index(self.count)
-        for epoch in count() if times < 0 else range(times):
+        for number in count(epoch) if times < 0 else range(epoch, times):
             item = _END
-            with closing(open_input(iteration.at_epoch(epoch))) as items:
+            with closing(open_input(iteration.at_epoch(number), first)) as items:
                 for item in items:
                     yield item
-            if item is _END:
+            if item is _END and not first:
                 return
+            first = 0
 
 
 @final
@@ -128,9 +151,9 @@ class Take(Reordering):
     input: Node
     count: Any
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
         limit = operator.index(self.count)
-        with closing(open_input(iteration)) as items:
+        with closing(open_input(iteration, 0)) as items:
             yield from items if limit < 0 else islice(items, limit)
 
 
@@ -142,13 +165,11 @@ class Skip(Reordering):
     input: Node
     count: Any
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
         skipped = operator.index(self.count)
         if skipped < 0:
             return
-        with closing(open_input(iteration)) as items:
-            for _ in islice(items, skipped):
-                iteration.check()
+        with closing(open_input(iteration, skipped)) as items:
             yield from items
 
 
@@ -167,8 +188,8 @@ class Shard(Reordering):
         if shards is not None and index is not None and not 0 <= index < shards:
             raise InvalidArgumentError(f"shard: expected an index in [0, {shards}); got {index}")
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
-        with closing(open_input(iteration)) as items:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
+        with closing(open_input(iteration, 0)) as items:
             yield from islice(items, operator.index(self.index), None, operator.index(self.num_shards))
 
 
@@ -179,13 +200,13 @@ class Cache(Reordering):
 
     input: Node
 
-    def order(self, open_input: Callable[[Iteration], Stream[T]], iteration: Iteration) -> Stream[T]:
+    def order(self, open_input: Opener[T], iteration: Iteration) -> Stream[T]:
         known = iteration.memory.get(self)
         if known is not None:
             yield from known
             return
         read: list[T] = []
-        with closing(open_input(iteration)) as items:
+        with closing(open_input(iteration, 0)) as items:
             for item in items:
                 read.append(item)
                 yield item
@@ -208,10 +229,14 @@ class Prefetch(SameSpec):
         return self.input.device
 
     def open(self, iteration: Iteration) -> Stream[Element]:
+        return self.open_from(iteration, 0)
+
+    def open_from(self, iteration: Iteration, first: int) -> Stream[Element]:
         size = operator.index(self.buffer_size)
         if size == 0:
-            return self.input.open(iteration)
-        return read_ahead(self.input.open, _AUTO_PREFETCH if size == AUTOTUNE else size, iteration)
+            return self.input.open_from(iteration, first)
+        size = _AUTO_PREFETCH if size == AUTOTUNE else size
+        return read_ahead(lambda upstream: self.input.open_from(upstream, first), size, iteration)
 
 
 @final
@@ -355,7 +380,7 @@ class Zip(Node):
         if len(sources) < len(flatten(self.inputs)):
             return None
         arrays = tuple(chain.from_iterable(source.arrays for source in sources))
-        return Rows(arrays, lambda iteration: (i for i in range(min(map(len, arrays)))))
+        return Rows(arrays, lambda iteration, first: (i for i in range(first, min(map(len, arrays)))))
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         with ExitStack() as stack:

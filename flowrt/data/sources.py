@@ -54,7 +54,7 @@ class TensorSlices(Node):
     @cached_property
     def rows(self) -> Rows:
         arrays = _read_only(self.tensors)
-        return Rows(arrays, lambda iteration: (i for i in range(len(arrays[0]))))
+        return Rows(arrays, lambda iteration, first: (i for i in range(first, len(arrays[0]))))
 
     def open(self, iteration: Iteration) -> Stream[Element]:
         return self.rows.open(iteration)

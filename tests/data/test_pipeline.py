@@ -107,6 +107,35 @@ def test_batches_gathered_from_rows_equal_batches_of_stacked_elements(size, buff
     assert elements(pipeline(TensorSlices(data))) == elements(pipeline(opaque(TensorSlices(data))))
 
 
+@given(
+    st.integers(0, 7),
+    st.lists(st.sampled_from(["repeat 2", "repeat", "shuffle", "take", "cache", "shard"]), max_size=2),
+    st.integers(0, 40),
+    st.integers(1, 3),
+)
+def test_skipped_batches_are_those_that_would_have_come(size, chain, skipped, batch):
+    """Also where whole epochs of rows, each of its own order, are not read."""
+    node: Node = TensorSlices(np.arange(size))
+    for number, name in enumerate(["shuffle", *chain]):
+        node = {
+            "repeat 2": Repeat(node, 2),
+            "repeat": Take(Repeat(node), 90),
+            "shuffle": Shuffle(node, 4, (number, -1)),
+            "take": Take(node, 5),
+            "cache": Cache(node),
+            "shard": Shard(node, 2, 1),
+        }[name]
+    node = Prefetch(Batch(Repeat(node), batch), 0)
+    assert elements(Skip(node, skipped), 9) == elements(node, skipped + 9)[skipped:]
+
+
+def test_epochs_of_rows_that_are_skipped_are_not_read():
+    """10**15 batches would take years."""
+    rows = Shuffle(TensorSlices(np.arange(5)), 5, (3, -1), False)
+    batches = Prefetch(Batch(Repeat(Repeat(rows, 3)), 2), 1)
+    assert elements(Skip(batches, 10**15 + 1), 5) == elements(Skip(batches, 1), 5)
+
+
 # --- shuffle
 
 
