@@ -23,7 +23,10 @@ from tensorflow.python.ops.rnn_cell_impl import RNNCell  # type: ignore[import-n
 FEEDS = (0.5, 1.5, 2.5)
 CASES: dict[str, Callable[[Any], Any]] = {}
 V2_ONLY = ("call",)
-V1_ONLY = ("gradient_of_arrays", "gradient_of_branches", "gradient_of_nested_loops", "gradient_of_rnn")
+V1_ONLY = (
+    "gradient_of_arrays", "gradient_of_branches", "gradient_of_nested_loops", "gradient_of_rnn",
+    "second_gradient_of_branches",
+)  # fmt: skip
 """TensorFlow 1 keeps what gradients read on stacks."""
 
 
@@ -140,6 +143,15 @@ def gradient_of_branches(x: Any) -> Any:
     kept = lambda a: tf.cond(x > 1, lambda: a * tf.floor(tf.random.uniform([9]) + 0.5), lambda: a)  # noqa: E731
     drawn = tf.reduce_sum(kept(three_times(lambda i, a: kept(a), tf.fill([9], x))) ** 2, name="drawn")
     return *with_gradient(three_times(body, x) + y, x), drawn - x * tf.gradients(drawn, x)[0] / 2
+
+
+@case
+def second_gradient_of_branches(x: Any) -> Any:
+    """Branches inside others, and one after another on the same predicate."""
+    first = tf.cond(x > 1, lambda: tf.cond(x > 2, lambda: tf.tanh(x) * x, lambda: x * x), lambda: tf.sin(x))
+    y = tf.cond(x > 1, lambda: first * first * x, lambda: tf.exp(first)) * first
+    (dy,) = tf.gradients(y, x)
+    return dy, *tf.gradients(dy * dy, x)
 
 
 @case

@@ -95,6 +95,7 @@ class _Raiser:
         self._taken = taken
         self._read = {ref for node in nodes.values() for ref in node.inputs}
         self._conditions: dict[str, Conditions] = {}
+        self._joined: dict[str, _Merged] = {}  # the Merges that were visited
         self._homes: dict[str, tuple[str, int]] = {}  # the If that has a node with effects, and the side
         self._shared: dict[Ref, Ref] = {}  # what an If returns of such a node
         self._dtypes: dict[Ref, DType] = {}  # of results of Ifs
@@ -109,7 +110,7 @@ class _Raiser:
         given = {
             (node.name, side): node.inputs[0]
             for node in self._nodes.values() if node.op is v1_ops.SWITCH
-            for side in (0, 1) if (self._predicate(node), side) in certain
+            for side in (0, 1) if self._condition(node, side) in certain
         }  # fmt: skip
         gone = {name for name, _ in given}
         found = {}
@@ -120,8 +121,7 @@ class _Raiser:
             controls = tuple(c for c in node.controls if c not in gone)
             found[name] = node.replace(inputs=inputs, controls=controls)
             if name in gone:
-                attrs = {"T": (node.attrs["T"], node.attrs["T"])}
-                found[name] = found[name].replace(op=identity_n, inputs=inputs[:1] * 2, attrs=attrs)
+                found[name] = _forwarding(found[name])
         return found
 
     def run(self) -> dict[str, Node]:
@@ -142,12 +142,16 @@ class _Raiser:
     def _visit(self, node: Node) -> _Merged | None:
         """Find the conditions of ``node``; those of its predecessors are known."""
         if node.op is v1_ops.MERGE:
-            merged = self._merged(node)
+            merged = self._joined[node.name] = self._merged(node)
             self._conditions[node.name] = self._of(merged.sides[0]) - {(merged.predicate, 0)}
             return merged
         if node.op is v1_ops.CONTROL_TRIGGER:
             self._conditions[node.name] = frozenset()
             return None
+        if node.op is v1_ops.SWITCH:
+            given = self._of(node.inputs[0])
+            if any(self._condition(node, side) in given for side in (0, 1)):  # on what it is in already
+                node = self._nodes[node.name] = _forwarding(node)
         refs = [*node.inputs, *[(name, -1) for name in node.controls]]
         self._conditions[node.name] = self.conditions_of(refs)
         return None
@@ -157,8 +161,22 @@ class _Raiser:
         name, index = ref
         found = self._conditions.get(name, frozenset())
         if name in self._nodes and self._nodes[name].op is v1_ops.SWITCH and index >= 0:
-            return found | {(self._predicate(self._nodes[name]), index)}
+            return found | {self._condition(self._nodes[name], index)}
         return found
+
+    def _condition(self, switch: Node, side: int) -> Condition:
+        """The condition of one side of ``switch``. The gradient of a Merge switches on the index of the input
+        that it took: on the predicate of that.
+        """
+        predicate = self._predicate(switch)
+        tested = self._nodes.get(predicate[0])
+        if tested is not None and tested.op.name == "Equal":
+            (name, output), (number, _) = tested.inputs
+            if name in self._joined and output == 1 and self._nodes[number].op is const:
+                merged, index = self._joined[name], int(self._nodes[number].attrs["value"])
+                taken = merged.positions.index(index)
+                return merged.predicate, taken if side == 1 else 1 - taken
+        return predicate, side
 
     def _predicate(self, switch: Node) -> Ref:
         """The predicate of ``switch``, seen through Identity: one branch may use several."""
@@ -280,7 +298,7 @@ class _Raiser:
     def boundary(self, ref: Ref, condition: Condition) -> Ref | None:
         """The tensor that enters the branch as ``ref``, if that is output by a Switch on its predicate."""
         node = self._nodes.get(ref[0])
-        if node is None or node.op is not v1_ops.SWITCH or self._predicate(node) != condition[0]:
+        if node is None or node.op is not v1_ops.SWITCH or self._condition(node, 1)[0] != condition[0]:
             return None
         return node.inputs[0]
 
@@ -302,6 +320,12 @@ def _followed(ref: Ref, given: Mapping[Ref, Ref]) -> Ref:
     while ref in given:
         ref = given[ref]
     return ref
+
+
+def _forwarding(switch: Node) -> Node:
+    """What gives on both sides what ``switch`` gets."""
+    kinds = (switch.attrs["T"], switch.attrs["T"])
+    return switch.replace(op=identity_n, inputs=switch.inputs[:1] * 2, attrs={"T": kinds})
 
 
 def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
