@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.storage.file_kinds import HEAD_BYTES, described
 
 OLDEST_OPSET = 7
 MAX_VERSION = 1 << 31
@@ -32,15 +33,18 @@ def read_model(source: Any) -> Any:
     Raises `NotFoundError` for a missing file, `InvalidArgumentError` for anything that is no model.
     """
     library = onnx()
-    where = "the model"
+    where, head = "the model", None
     if isinstance(source, library.ModelProto):
         return _converted(source)
     try:
         if isinstance(source, bytes | bytearray):
+            head = bytes(source[:HEAD_BYTES])
             model = library.ModelProto.FromString(bytes(source))
         else:
             where = os.fspath(source)
             with open(where, "rb") as file:
+                head = file.read(HEAD_BYTES)
+                file.seek(0)
                 model = library.ModelProto.FromString(file.read())
             library.external_data_helper.load_external_data_for_model(model, os.path.dirname(where) or ".")
     except FileNotFoundError as error:
@@ -48,10 +52,10 @@ def read_model(source: Any) -> Any:
     except Exception as error:
         # protobuf's DecodeError, and what the package raises for data outside of the folder
         raise InvalidArgumentError(
-            f"{where}: expected an ONNX model; {type(error).__name__}: {error}"
+            f"{where}: expected an ONNX model; {type(error).__name__}: {error}{described(head)}"
         ) from error
     if not model.HasField("graph"):
-        raise InvalidArgumentError(f"{where}: expected an ONNX model; it has no graph")
+        raise InvalidArgumentError(f"{where}: expected an ONNX model; it has no graph{described(head)}")
     return _converted(model)
 
 

@@ -109,7 +109,8 @@ def read_saved_model(path: str) -> Any:
         file = os.path.join(path, name)
         if os.path.isfile(file):
             return read_message(file, protos.meta_graph_pb2.SavedModel)
-    raise NotFoundError(f"{path}: expected a SavedModel ({constants.SAVED_MODEL_FILENAME_PB}); there is none")
+    got = "it is a file: give its folder" if os.path.isfile(path) else "there is none"
+    raise NotFoundError(f"{path}: expected a SavedModel ({constants.SAVED_MODEL_FILENAME_PB}); {got}")
 
 
 def _tagged(saved: Any, tags: set[str], path: str) -> Any:

@@ -2,6 +2,7 @@
 operations on such files.
 
 durable_files    files written atomically, and typed file errors
+file_kinds       what a file is that was given in place of a model
 checksums        masked CRC-32C
 records          TFRecord files: byte strings with checksums
 plain_records    lines, records of one length and whole files, with keys

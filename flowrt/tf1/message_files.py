@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.storage.durable_files import typed_os_errors
+from flowrt.storage.file_kinds import described
 
 MAX_FILE_BYTES = 2**31 - 1
 """Maximum size of a message: protobuf's limit."""
@@ -34,7 +35,7 @@ def parsed(path: str, data: bytes, kind: Any) -> Any:
     except (DecodeError, RecursionError) as error:
         raise InvalidArgumentError(
             f"{path}: expected a {kind.DESCRIPTOR.name}; got {len(data)} bytes of something else, or a "
-            f"truncated one ({error})"
+            f"truncated one ({error}){described(data)}"
         ) from None
 
 

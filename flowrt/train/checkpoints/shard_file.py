@@ -21,6 +21,7 @@ from zlib_ng.zlib_ng import crc32
 from flowrt.dtypes import DType, as_dtype, string
 from flowrt.errors import DataLossError, InternalError
 from flowrt.storage.durable_files import sync_file, syncing_early
+from flowrt.storage.file_kinds import HEAD_BYTES, described
 from flowrt.train.checkpoints.checkpoint_format import PieceEntry, ShardEntry, piece_key
 from flowrt.train.checkpoints.pieces import count
 from flowrt.train.checkpoints.stored_arrays import Array, check_tensor, stored_form, to_stored
@@ -209,7 +210,10 @@ class ShardFile:
         self.check(0, min(_HEADER_SIZE, len(self._data)), where)
         end = _HEADER_SIZE + int.from_bytes(self._data[:_HEADER_SIZE].tobytes(), "little")
         self.check(0, min(end, len(self._data)), where)
-        with _safetensors_errors(where), safetensors.safe_open(self.path, framework="np"):
+        with (
+            _safetensors_errors(where, self._data[:HEAD_BYTES].tobytes()),
+            safetensors.safe_open(self.path, framework="np"),
+        ):
             pass  # the library has checked that the arrays' bytes are there, and follow each other
         listed = json.loads(self._data[_HEADER_SIZE:end].tobytes())
         listed.pop("__metadata__", None)
@@ -220,9 +224,9 @@ class ShardFile:
 
 
 @contextmanager
-def _safetensors_errors(where: str) -> Iterator[None]:
-    """Turn the library's errors into `DataLossError`."""
+def _safetensors_errors(where: str, head: bytes) -> Iterator[None]:
+    """Turn the library's errors about a file that begins with ``head`` into `DataLossError`."""
     try:
         yield
     except safetensors.SafetensorError as error:
-        raise DataLossError(f"{where}: expected a safetensors file; got {error}") from error
+        raise DataLossError(f"{where}: expected a safetensors file; got {error}{described(head)}") from error
