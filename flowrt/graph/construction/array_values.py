@@ -54,12 +54,21 @@ def check_unmasked(value: Any) -> None:
         )
 
 
+def _is_in_bytes(array: Any) -> bool:
+    """Whether its memory is that of a ``bytes``, which nobody modifies: weights read from a file."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return isinstance(array, bytes)
+
+
 def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     check_unmasked(value)
     if value.dtype.kind in "SU" or (value.dtype.kind == "O"):
         return _strings(value, dtype)
     own = as_dtype(value.dtype)
     if dtype is None or own is dtype:
+        if value.dtype == own.np and _is_in_bytes(value):
+            return value
         return np.array(value, own.np)  # a copy: the caller may modify its array later
     _check_kind(own, dtype, value)
     if own.is_integer and dtype.is_integer:
