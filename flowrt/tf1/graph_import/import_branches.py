@@ -25,6 +25,7 @@ from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.identities import identity, identity_n
+from flowrt.graph.ops.elementwise.comparison import equal
 from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.topology import reachable, sort_topologically
 from flowrt.tf1.graph_import import v1_ops
@@ -170,7 +171,7 @@ class _Raiser:
         """
         predicate = self._predicate(switch)
         tested = self._nodes.get(predicate[0])
-        if tested is not None and tested.op.name == "Equal":
+        if tested is not None and tested.op is equal:
             (name, output), (number, _) = tested.inputs
             if name in self._joined and output == 1 and self._nodes[number].op is const:
                 merged, index = self._joined[name], int(self._nodes[number].attrs["value"])
@@ -323,7 +324,7 @@ def _followed(ref: Ref, given: Mapping[Ref, Ref]) -> Ref:
 
 
 def _forwarding(switch: Node) -> Node:
-    """What gives on both sides what ``switch`` gets."""
+    """The node that gives on both sides what ``switch`` gets."""
     kinds = (switch.attrs["T"], switch.attrs["T"])
     return switch.replace(op=identity_n, inputs=switch.inputs[:1] * 2, attrs={"T": kinds})
 
