@@ -440,9 +440,18 @@ def argmax(
     dimension: NumericLike | None = None,
     output_type: DTypeLike = ...,
 ) -> Tensor:
-    """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
+    """The index of the largest element along ``axis``, the first of equals.
 
-    Raises `InvalidArgumentError` for an axis out of range or without elements.
+    Args:
+        input: A tensor of numbers.
+        axis: The dimension, by default 0; negative from the last.
+        output_type: The dtype of the indices, int32 or int64.
+
+    Returns:
+        A tensor of ``output_type``, of the input's shape without ``axis``.
+
+    Raises:
+        InvalidArgumentError: The axis is out of range or has no elements.
 
     Example:
         >>> tf.argmax([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()
@@ -844,6 +853,14 @@ def equal(
 ) -> Tensor:
     """x == y.
 
+    Args:
+        x: A tensor.
+        y: A tensor of the same dtype; the shapes broadcast.
+        incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is False.
+
+    Returns:
+        A tensor of bool, of the common shape.
+
     Example:
         >>> tf.equal([1, 2, 3], [1, 0, 3]).eval()
         array([ True, False,  True])
@@ -873,6 +890,12 @@ def exp(
 ) -> Tensor:
     """e to the power of x.
 
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.exp([0.0]).eval()
         array([1.], dtype=float32)
@@ -884,7 +907,14 @@ def expand_dims(
     name: builtins.str | None = None,
     dim: NumericLike | None = None,
 ) -> Tensor:
-    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one.
+    """``input`` with a dimension of 1 inserted at ``axis``.
+
+    Args:
+        input: A tensor.
+        axis: The position of the new dimension; negative axes count from after the last one.
+
+    Returns:
+        A tensor with the same elements and one dimension more.
 
     Example:
         >>> tf.expand_dims([1, 2], axis=-1).eval()
@@ -1042,6 +1072,13 @@ def greater(
 ) -> Tensor:
     """x > y.
 
+    Args:
+        x: A tensor of real numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of bool, of the common shape.
+
     Example:
         >>> tf.greater([1, 5], 3).eval()
         array([False,  True])
@@ -1065,6 +1102,12 @@ def identity(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input as it is.
+
+    Args:
+        input: A tensor of any shape and dtype.
+
+    Returns:
+        A tensor with the same value.
 
     Example:
         >>> tf.identity([1, 2]).eval()
@@ -1160,6 +1203,13 @@ def less(
 ) -> Tensor:
     """x < y.
 
+    Args:
+        x: A tensor of real numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of bool, of the common shape.
+
     Example:
         >>> tf.less([1, 5], 3).eval()
         array([ True, False])
@@ -1190,6 +1240,12 @@ def log(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The natural logarithm.
+
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.log([1.0, 0.0]).eval()
@@ -1305,6 +1361,13 @@ def maximum(
 ) -> Tensor:
     """The larger of x and y.
 
+    Args:
+        x: A tensor of real numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
     Example:
         >>> tf.maximum([1, 5], [3, 2]).eval()
         array([3, 5], dtype=int32)
@@ -1316,6 +1379,13 @@ def minimum(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The smaller of x and y.
+
+    Args:
+        x: A tensor of real numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
 
     Example:
         >>> tf.minimum([1, 5], [3, 2]).eval()
@@ -1329,6 +1399,13 @@ def multiply(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x * y.
+
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
 
     Example:
         >>> tf.multiply([1, 2, 3], 2).eval()
@@ -1347,6 +1424,9 @@ def no_op(
     name: builtins.str | None = None,
 ) -> Operation:
     """Nothing: a point that others can wait for.
+
+    Returns:
+        An operation without outputs.
     """
 
 def not_equal(
@@ -1356,6 +1436,14 @@ def not_equal(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x != y.
+
+    Args:
+        x: A tensor.
+        y: A tensor of the same dtype; the shapes broadcast.
+        incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is True.
+
+    Returns:
+        A tensor of bool, of the common shape.
 
     Example:
         >>> tf.not_equal([1, 2], [1, 0]).eval()
@@ -1378,7 +1466,17 @@ def pow(
     y: NumericLike,
     name: builtins.str | None = None,
 ) -> Tensor:
-    """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.
+    """x to the power of y.
+
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
+    Raises:
+        InvalidArgumentError: When run, for a negative power of an integer.
 
     Example:
         >>> tf.pow([2.0, 3.0], 2.0).eval()
@@ -1466,6 +1564,17 @@ def reduce_max(
 ) -> Tensor:
     """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.
 
+    Args:
+        input_tensor: A tensor of real numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
+
     Example:
         >>> tf.reduce_max([[1.0, 5.0], [3.0, 4.0]], axis=1).eval()
         array([5., 4.], dtype=float32)
@@ -1480,6 +1589,17 @@ def reduce_mean(
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
     """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0).
+
+    Args:
+        input_tensor: A tensor of numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -1526,9 +1646,18 @@ def reduce_sum(
     reduction_indices: NumericLike | None = None,
     keep_dims: builtins.bool | None = None,
 ) -> Tensor:
-    """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
+    """The sum along ``axis``.
 
-    Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
+    Args:
+        input_tensor: A tensor of numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -1551,7 +1680,14 @@ def reshape(
     shape: ShapeTensorLike,
     name: builtins.str | None = None,
 ) -> Tensor:
-    """The same elements in row-major order in another shape; one dimension may be -1: the rest.
+    """The same elements in row-major order in another shape.
+
+    Args:
+        tensor: A tensor of any shape and dtype.
+        shape: The new shape, an integer vector; one dimension may be -1: the rest.
+
+    Returns:
+        A tensor of that shape, with as many elements as ``tensor``.
 
     Example:
         >>> tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]).eval()
@@ -1660,6 +1796,12 @@ def sigmoid(
 ) -> Tensor:
     """1 / (1 + exp(-x)).
 
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.sigmoid([0.0]).eval()
         array([0.5], dtype=float32)
@@ -1700,6 +1842,12 @@ def sqrt(
 ) -> Tensor:
     """The square root.
 
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.sqrt([4.0, 9.0]).eval()
         array([2., 3.], dtype=float32)
@@ -1710,6 +1858,12 @@ def square(
     name: builtins.str | None = None,
 ) -> Tensor:
     """x * x.
+
+    Args:
+        x: A tensor of numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.square([1.0, -3.0]).eval()
@@ -1723,6 +1877,13 @@ def squared_difference(
 ) -> Tensor:
     """conj(x - y) * (x - y).
 
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
     Example:
         >>> tf.squared_difference([1.0, 4.0], 2.0).eval()
         array([1., 4.], dtype=float32)
@@ -1734,7 +1895,14 @@ def squeeze(
     name: builtins.str | None = None,
     squeeze_dims: NumericLike | None = None,
 ) -> Tensor:
-    """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints).
+    """``input`` without dimensions of 1.
+
+    Args:
+        input: A tensor.
+        axis: The dimensions to drop, an int or a list of ints; None for all of size 1.
+
+    Returns:
+        A tensor with the same elements.
 
     Example:
         >>> tf.squeeze([[[1], [2]]]).eval()
@@ -1746,6 +1914,12 @@ def stop_gradient(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input, which counts as a constant for gradients.
+
+    Args:
+        input: A tensor.
+
+    Returns:
+        A tensor with the same value.
 
     Example:
         >>> x = tf.constant(3.0)
@@ -1786,6 +1960,13 @@ def subtract(
 ) -> Tensor:
     """x - y.
 
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
     Example:
         >>> tf.subtract([5, 7], [1, 2]).eval()
         array([4, 5], dtype=int32)
@@ -1803,6 +1984,12 @@ def tanh(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The hyperbolic tangent.
+
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.tanh([0.0]).eval()
@@ -1845,6 +2032,13 @@ def tile(
     name: builtins.str | None = None,
 ) -> Tensor:
     """The input repeated ``multiples[i]`` times along dimension i.
+
+    Args:
+        input: A tensor.
+        multiples: An integer vector with one number per dimension.
+
+    Returns:
+        A tensor of the same rank and dtype.
 
     Example:
         >>> tf.tile([[1, 2]], [2, 2]).eval()

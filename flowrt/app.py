@@ -13,10 +13,13 @@ __all__ = ["flags", "run"]
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> NoReturn:
-    """Call ``main(argv)`` (the script's own ``main`` if None) and exit with its result.
+    """Call ``main(argv)`` and exit with its result.
 
-    Its ``argv`` is the script's name and the arguments that are not flags. As with TensorFlow 1's
-    ``app.run``, that includes unknown flags, which are not rejected.
+    Args:
+        main: A function of one list; None for the script's own ``main``.
+        argv: The script's name and its arguments; None for those of the process. ``main`` gets those that are
+            not flags. As with TensorFlow 1's ``app.run``, that includes unknown flags, which are not
+            rejected.
     """
     rest = flags.FLAGS(argv)
     absl = sys.modules.get("absl.flags")  # which TensorFlow's flags are: scripts define theirs with either

@@ -138,6 +138,9 @@ def _define(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **options:
 def DEFINE_string(*args: Any, **kwargs: Any) -> None:
     """``DEFINE_string(name, default, help)``
 
+    Args:
+        args: The flag's name, its default, and a line of help.
+
     Example:
         >>> tf.app.flags.DEFINE_string('data_dir', 'data', 'directory of the images')
         >>> tf.app.flags.FLAGS.data_dir  # in a program, what --data_dir says
@@ -148,6 +151,9 @@ def DEFINE_string(*args: Any, **kwargs: Any) -> None:
 
 def DEFINE_integer(*args: Any, **kwargs: Any) -> None:
     """``DEFINE_integer(name, default, help)``
+
+    Args:
+        args: The flag's name, its default, and a line of help.
 
     Example:
         >>> tf.app.flags.DEFINE_integer('steps', 100, 'training steps')
@@ -160,6 +166,9 @@ def DEFINE_integer(*args: Any, **kwargs: Any) -> None:
 def DEFINE_float(*args: Any, **kwargs: Any) -> None:
     """``DEFINE_float(name, default, help)``
 
+    Args:
+        args: The flag's name, its default, and a line of help.
+
     Example:
         >>> tf.app.flags.DEFINE_float('rate', 0.1, 'learning rate')
         >>> tf.app.flags.FLAGS.rate
@@ -170,6 +179,9 @@ def DEFINE_float(*args: Any, **kwargs: Any) -> None:
 
 def DEFINE_boolean(*args: Any, **kwargs: Any) -> None:
     """``DEFINE_boolean(name, default, help)``: ``--name``, ``--name=false`` and ``--noname``.
+
+    Args:
+        args: The flag's name, its default, and a line of help.
 
     Example:
         >>> tf.app.flags.DEFINE_boolean('shuffle', True, 'shuffle the data')

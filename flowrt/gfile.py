@@ -49,6 +49,13 @@ class _BytesWriter(io.BufferedWriter):
 def GFile(name: Any, mode: str = "r") -> IO[Any]:
     """Open a file. Text modes are UTF-8; all modes write text and bytes alike.
 
+    Args:
+        name: A path.
+        mode: A mode of Python's `open`, such as "r", "rb", "w" or "a".
+
+    Returns:
+        The file, a context manager.
+
     Example:
         >>> with tf.gfile.Open('notes.txt', 'w') as file:
         ...     count = file.write('hello')
@@ -72,6 +79,12 @@ Open = FastGFile = GFile
 def Exists(filename: Any) -> bool:
     """Whether there is a file or directory ``filename``.
 
+    Args:
+        filename: A path.
+
+    Returns:
+        True or False.
+
     Example:
         >>> tf.gfile.Exists('missing.txt')
         False
@@ -86,6 +99,9 @@ def IsDirectory(dirname: Any) -> bool:
 
 def MakeDirs(dirname: Any) -> None:
     """Make the directory ``dirname`` and those above it, unless they are there.
+
+    Args:
+        dirname: A path.
 
     Example:
         >>> tf.gfile.MakeDirs('runs/first')
@@ -120,6 +136,12 @@ def ListDirectory(dirname: Any) -> list[str]:
 
 def Glob(filename: Any) -> list[str]:
     """The names that the pattern ``filename`` matches, sorted.
+
+    Args:
+        filename: A pattern, such as ``"data/*.csv"``, or a list of them.
+
+    Returns:
+        A list of paths.
 
     Example:
         >>> for name in ('part-0', 'part-1'):

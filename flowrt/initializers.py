@@ -82,6 +82,9 @@ class Initializer:
 class Zeros(Initializer):
     """Zeros (False, empty strings).
 
+    Args:
+        dtype: The dtype where none is asked for.
+
     Example:
         >>> tf.zeros_initializer()([2]).eval()
         array([0., 0.], dtype=float32)
@@ -108,10 +111,17 @@ class Ones(Initializer):
 
 
 class Constant(Initializer):
-    """The constant ``value``: a number, or one per element of the shape, in row-major order.
+    """A constant.
 
-    Fewer numbers are padded with the last one, unless ``verify_shape`` requires the exact shape. Raises
-    `InvalidArgumentError` for more numbers.
+    Args:
+        value: A number, or one per element of the shape, in row-major order; fewer are padded with the last
+            one.
+        dtype: The dtype where none is asked for.
+        verify_shape: Whether ``value`` must have exactly the shape.
+
+    Raises:
+        InvalidArgumentError: There are more numbers than elements, or with ``verify_shape`` the shapes
+            differ.
 
     Example:
         >>> tf.constant_initializer(3.0)([2]).eval()
@@ -166,6 +176,12 @@ class RandomUniform(Initializer):
 class RandomNormal(Initializer):
     """Normal with ``mean`` and ``stddev``.
 
+    Args:
+        mean: The mean.
+        stddev: The standard deviation.
+        seed: The seed of the draw.
+        dtype: The dtype where none is asked for.
+
     Example:
         >>> tf.random_normal_initializer(stddev=0.1)([2, 3]).shape.as_list()
         [2, 3]
@@ -187,6 +203,12 @@ class RandomNormal(Initializer):
 
 class TruncatedNormal(RandomNormal):
     """`RandomNormal` with values beyond two ``stddev`` redrawn.
+
+    Args:
+        mean: The mean.
+        stddev: The standard deviation before values are redrawn.
+        seed: The seed of the draw.
+        dtype: The dtype where none is asked for.
 
     Example:
         >>> initializer = tf.truncated_normal_initializer(stddev=0.1)
@@ -366,6 +388,14 @@ def xavier_initializer(
     uniform: bool = True, seed: int | None = None, dtype: DTypeLike = dtypes.float32
 ) -> VarianceScaling:
     """Glorot's initializer under the name of ``contrib.layers``.
+
+    Args:
+        uniform: Whether values are drawn uniformly instead of from a normal distribution.
+        seed: The seed of the draw.
+        dtype: The dtype where none is asked for.
+
+    Returns:
+        An initializer.
 
     Example:
         >>> initializer = tf.contrib.layers.xavier_initializer()

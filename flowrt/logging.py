@@ -36,6 +36,9 @@ def get_verbosity() -> int:
 def set_verbosity(v: int) -> None:
     """Show messages from level ``v`` on, on standard error unless the program has set up logging.
 
+    Args:
+        v: The level: `logging.DEBUG`, `INFO`, `WARN`, `ERROR` or `FATAL`.
+
     Example:
         >>> tf.logging.set_verbosity(tf.logging.ERROR)
     """

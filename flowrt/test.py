@@ -42,6 +42,9 @@ _directories: list[str] = []
 def get_temp_dir() -> str:
     """One directory for the whole process, removed when it ends.
 
+    Returns:
+        Its path.
+
     Example:
         >>> import os
         >>> os.path.isdir(tf.test.get_temp_dir())
@@ -73,7 +76,11 @@ def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any =
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the tests of the script and exit."""
+    """Run the tests of the script and exit.
+
+    Args:
+        argv: The script's name and the arguments of unittest; None for those of the process.
+    """
     unittest.main(argv=argv)
 
 
@@ -149,6 +156,9 @@ def _moved(x: Any, index: int, by: float) -> Any:
 
 class TestCase(unittest.TestCase):
     """A unittest.TestCase in which every test begins with an empty default graph and fixed random seeds.
+
+    Args:
+        methodName: The name of the test that it runs.
 
     Example:
         >>> class SquareTest(tf.test.TestCase):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import functools
 import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,60 @@ WITHOUT_EXAMPLE = {
 """Names used much whose example would be a whole program, or would show nothing."""
 
 
-def test_the_names_that_programs_use_most_have_examples() -> None:
-    most_used: dict[int, tuple[str, Any]] = {}
+@functools.cache
+def most_used() -> list[tuple[str, Any]]:
+    """The 150 functions and classes that programs use most, each under the name that they use most."""
+    found: dict[int, tuple[str, Any]] = {}
     for name in read_corpus(DATA.read_text()).names:
         if (value := public_value(name)) is not None:
-            most_used.setdefault(id(value), (name, value))
-    first = list(most_used.values())[:150]
-    assert {name for name, value in first if "\nExample:\n" not in doc_of(value)} <= WITHOUT_EXAMPLE
+            found.setdefault(id(value), (name, value))
+    return list(found.values())[:150]
+
+
+def test_the_names_that_programs_use_most_have_examples() -> None:
+    without = {name for name, value in most_used() if "\nExample:\n" not in doc_of(value)}
+    assert without <= WITHOUT_EXAMPLE
+
+
+def test_the_names_that_programs_use_most_tell_of_arguments_and_results() -> None:
+    assert [line for name, value in most_used() for line in untold(name, doc_of(value), value)] == []
+
+
+def untold(name: str, doc: str, value: Any) -> Iterator[str]:
+    """The arguments without a default that ``doc`` leaves out, those that it invents, a missing result."""
+    parameters = inspect.signature(value).parameters
+    told = set(re.findall(r"^    (\w+): ", section(doc, "Args"), re.MULTILINE))
+    required = {
+        each.name
+        for each in parameters.values()
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
+    }
+    made_elsewhere = {"op", "index", "dtype"} if value is tf.Tensor else set[str]()
+    yield from (f"{name}: {each} is not told of" for each in sorted(required - told - made_elsewhere))
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        yield from (f"{name}: there is no {each}" for each in sorted(told - parameters.keys()))
+    is_function = inspect.isroutine(value) or isinstance(value, OpDef)
+    returns = inspect.signature(value).return_annotation not in ("None", "NoReturn", None)
+    if is_function and returns and not section(doc, "Returns"):
+        yield f"{name}: expected a section Returns"
+
+
+def section(doc: str, title: str) -> str:
+    """The lines of a section, indented; "" if there is none."""
+    found = re.search(rf"^{title}:\n((?:    .*\n|\n(?=    ))+)", doc + "\n", re.MULTILINE)
+    return found[1] if found else ""
+
+
+def test_an_argument_that_is_not_told_of_is_found() -> None:
+    def scale(x: int, factor: int) -> int:
+        return x * factor
+
+    doc = "x times factor.\n\nArgs:\n    x: A number.\n    y: Another.\n"
+    assert [*untold("scale", doc, scale)] == [
+        "scale: factor is not told of",
+        "scale: there is no y",
+        "scale: expected a section Returns",
+    ]
 
 
 def public_value(name: str) -> Any:

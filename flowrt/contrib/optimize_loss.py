@@ -60,13 +60,29 @@ def optimize_loss(
     colocate_gradients_with_ops: bool = False,
     increment_global_step: bool = True,
 ) -> Any:
-    """The scalar ``loss``; evaluating it performs a training step, as in ``session.run(optimize_loss(loss,
-    None, 0.1, "SGD"))``.
+    """A training step as a tensor, as in ``session.run(optimize_loss(loss, None, 0.1, "SGD"))``.
 
-    ``optimizer`` is a name of `OPTIMIZER_CLS_NAMES`, a class or a function of the learning rate, or an
-    optimizer. ``gradient_multipliers`` are by variable or its name; ``clip_gradients`` is the largest global
-    norm or a function of the (gradient, variable) pairs, such as the result of `adaptive_clipping_fn`. Raises
-    `InvalidArgumentError` for arguments of other kinds.
+    Args:
+        loss: A scalar.
+        global_step: The variable that counts steps; None for the graph's own, if it has one.
+        learning_rate: The size of a step.
+        optimizer: A name of `OPTIMIZER_CLS_NAMES`, a class or a function of the learning rate, or an
+            optimizer.
+        gradient_noise_scale: The scale of noise that is added to gradients.
+        gradient_multipliers: Factors of gradients, by variable or its name.
+        clip_gradients: The largest global norm, or a function of the (gradient, variable) pairs, such as the
+            result of `adaptive_clipping_fn`.
+        learning_rate_decay_fn: A function of learning rate and global step, which returns the rate.
+        update_ops: Operations that run before the loss; by default those of the collection UPDATE_OPS.
+        variables: The variables to train; by default all that are trainable.
+        summaries: Names of the summaries to make.
+        increment_global_step: Whether the step is counted.
+
+    Returns:
+        The loss: evaluating it performs a training step.
+
+    Raises:
+        InvalidArgumentError: An argument is of another kind.
 
     Example:
         >>> v = tf.get_variable('v', initializer=1.0)

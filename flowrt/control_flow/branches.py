@@ -41,12 +41,22 @@ def cond(
     fn1: Callable[[], Any] | None = None,
     fn2: Callable[[], Any] | None = None,
 ) -> Any:
-    """``true_fn()`` if ``pred`` (a bool scalar) holds, else ``false_fn()``: only that one runs.
+    """``true_fn()`` if ``pred`` holds, else ``false_fn()``: only that one runs.
 
-    Both return the same structure of tensors with the same dtypes; a list or tuple of one tensor becomes the
-    tensor, unless ``strict``. Results may be operations: they run with their branch. Raises `DTypeError` for
-    a Python bool, for non-callables and for different dtypes, and `InvalidArgumentError` for different
-    structures.
+    Args:
+        pred: A scalar tensor of bool.
+        true_fn: A function without arguments, which returns a structure of tensors, or operations, which run
+            with their branch.
+        false_fn: One that returns the same structure, with the same dtypes.
+        strict: Whether a list or tuple of one tensor stays one, instead of the tensor.
+
+    Returns:
+        What the functions return.
+
+    Raises:
+        DTypeError: ``pred`` is a Python bool, ``true_fn`` or ``false_fn`` cannot be called, or the dtypes
+            differ.
+        InvalidArgumentError: The structures differ.
 
     Example:
         >>> x = tf.constant(3.0)

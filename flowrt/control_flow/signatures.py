@@ -30,8 +30,12 @@ from flowrt.graph.source import misuse, user_line
 @final
 @dataclass(frozen=True)
 class TensorSpec:
-    """The type of a function's argument: a tensor of ``shape`` (unknown dimensions None, or None for any
-    shape) and ``dtype``.
+    """The type of a function's argument.
+
+    Args:
+        shape: The shape, with None for unknown dimensions; None for any.
+        dtype: The elements' dtype.
+        name: The argument's name.
 
     Example:
         >>> @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])

@@ -63,14 +63,20 @@ class _StartIterator(SessionRunHook):
 
 
 class Estimator:
-    """A model, ``model_fn(features, labels, mode, params, config)``, that is trained, evaluated and asked.
+    """A model that is trained, evaluated and asked. An input function gives features, or features and labels,
+    as tensors or as a `Dataset` of them. Each call builds a graph anew and begins with the newest checkpoint.
 
-    ``model_fn`` takes ``features`` and those of the other arguments that it names, and returns an
-    `EstimatorSpec`; ``params`` is a dict of its own. An input function gives features, or features and
-    labels, as tensors or as a `Dataset` of them. Each call builds a graph anew and begins with the newest
-    checkpoint in ``model_dir``, by default a new temporary directory.
+    Args:
+        model_fn: A function ``model_fn(features, labels, mode, params, config)`` that takes ``features`` and
+            those of the others that it names, and returns an `EstimatorSpec`.
+        model_dir: The directory of checkpoints and summaries; by default a new temporary one.
+        config: A `RunConfig`.
+        params: A dict for ``model_fn``.
+        warm_start_from: A checkpoint, or an estimator's directory, from which variables get their first
+            values.
 
-    Raises `InvalidArgumentError` for a function with other arguments.
+    Raises:
+        InvalidArgumentError: The function has other arguments.
 
     Example:
         >>> def model_fn(features, labels, mode):

@@ -34,8 +34,12 @@ __all__ = [
 
 
 class FixedLenFeature(NamedTuple):
-    """A feature with values for ``shape``, of ``dtype`` float32, int64 or string, in every example; where one
-    lacks it, ``default_value``. Without a default that is an error.
+    """A feature with as many values in every example.
+
+    Args:
+        shape: The shape of the values.
+        dtype: float32, int64 or string.
+        default_value: The values where an example lacks the feature; without a default that is an error.
 
     Example:
         >>> feature = {'x': tf.train.Feature(float_list=tf.train.FloatList(value=[1.0, 2.0]))}

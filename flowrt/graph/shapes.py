@@ -202,6 +202,9 @@ class Dimension:
 class TensorShape:
     """A partial shape under TensorFlow 1's interface. Immutable.
 
+    Args:
+        dims: A list of ints and None, another shape, or None for an unknown rank.
+
     Example:
         >>> shape = tf.TensorShape([None, 3])
         >>> shape.as_list(), shape.ndims, shape.is_fully_defined()

@@ -117,11 +117,21 @@ def resize_images(
     preserve_aspect_ratio: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """An image or a batch of them of ``size``, [height, width], by a `ResizeMethod`; with
-    ``preserve_aspect_ratio`` as large as fits into that size.
+    """An image, or a batch of them, in another size.
 
-    The result is float32, but for the nearest neighbour, and for images that have the size already: these
-    are returned unchanged. Raises `InvalidArgumentError` for another method, rank or size.
+    Args:
+        images: ``[height, width, channels]``, or ``[batch, height, width, channels]``.
+        size: Two integers, the new height and width.
+        method: A `ResizeMethod`, by default bilinear.
+        align_corners: Whether the corners' centers stay where they are.
+        preserve_aspect_ratio: Whether the result is only as large as fits into ``size`` undistorted.
+
+    Returns:
+        float32, but for the nearest neighbour, and for images that have the size already: these are returned
+        unchanged.
+
+    Raises:
+        InvalidArgumentError: The method, rank or size is another.
 
     Example:
         >>> tf.image.resize_images(tf.zeros([8, 20, 30, 3]), [10, 15]).shape.as_list()

@@ -81,10 +81,28 @@ def dense(
     name: builtins.str | None = None,
     reuse: builtins.bool | None = None,
 ) -> Tensor:
-    """Makes a `Dense` and applies it to ``inputs``. ``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
-    units]``.
+    """Makes a `Dense` and applies it to ``inputs``. ``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[..., units]``.
 
-    Raises `InvalidArgumentError` for ``units`` that are not an integer.
+    Args:
+        inputs: The tensor that it is applied to.
+        units: The size of the result's last dimension.
+        activation: A function, or None for none.
+        use_bias: Whether a vector of ``units`` is added.
+        kernel_initializer: The initializer of the kernel ``[n, units]``; by default `GlorotUniform`.
+        bias_initializer: The initializer of the bias.
+        kernel_regularizer: A function of the kernel; its result joins REGULARIZATION_LOSSES.
+        bias_regularizer: A function of the bias, likewise.
+        activity_regularizer: A function of the result, likewise.
+        kernel_constraint: A function of the kernel, applied after each optimizer step.
+        bias_constraint: A function of the bias, likewise.
+        trainable: Whether its variables are trained.
+        name: The name of its variables' scope.
+
+    Raises:
+        InvalidArgumentError: ``units`` is no integer.
+
+    Returns:
+        The layer's result, a tensor.
 
     Example:
         >>> h = tf.layers.dense(tf.zeros([8, 4]), 16, activation=tf.nn.relu)
@@ -100,10 +118,19 @@ def dropout(
     training: NumericLike = False,
     name: builtins.str | None = None,
 ) -> Tensor:
-    """Makes a `Dropout` and applies it to ``inputs``. Zeroes a fraction ``rate`` of the inputs, redrawn at each step, and scales up the rest; without
-    ``training`` the identity.
+    """Makes a `Dropout` and applies it to ``inputs``. Zeroes a fraction of the inputs, redrawn at each step, and scales up the rest; without ``training`` the
+    identity.
 
-    ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
+    Args:
+        inputs: The tensor that it is applied to.
+        rate: The probability that an element is zeroed.
+        noise_shape: A shape that broadcasts to that of the inputs: see `flowrt.nn.dropout`.
+        seed: The operation's seed.
+        training: Whether elements are zeroed, a bool or a scalar tensor of bool.
+        name: The layer's name.
+
+    Returns:
+        The layer's result, a tensor.
 
     Example:
         >>> x = tf.ones([1000])
@@ -195,8 +222,31 @@ def conv2d(
     name: builtins.str | None = None,
     reuse: builtins.bool | None = None,
 ) -> Tensor:
-    """Makes a `Conv2D` and applies it to ``inputs``. The cross-correlation of images ``[n, h, w, c]`` with ``filters`` filters, plus a bias, through
-    ``activation``.
+    """Makes a `Conv2D` and applies it to ``inputs``. The cross-correlation of images with filters, plus a bias, through ``activation``.
+
+    Args:
+        inputs: The tensor that it is applied to.
+        filters: The number of filters, the channels of the result.
+        kernel_size: The filters' height and width: an int or two.
+        strides: The steps between windows: an int or two.
+        padding: "valid" for whole windows, "same" for ``ceil(h / stride)`` rows.
+        data_format: "channels_last" for images ``[n, h, w, c]``, "channels_first" for ``[n, c, h, w]``.
+        dilation_rate: The steps between a filter's elements: an int or two.
+        activation: A function, or None for none.
+        use_bias: Whether a number per filter is added.
+        kernel_initializer: The initializer of the filters ``[height, width, c, filters]``; by default
+            `GlorotUniform`.
+        bias_initializer: The initializer of the bias.
+        kernel_regularizer: A function of the filters; its result joins REGULARIZATION_LOSSES.
+        bias_regularizer: A function of the bias, likewise.
+        activity_regularizer: A function of the result, likewise.
+        kernel_constraint: A function of the filters, applied after each optimizer step.
+        bias_constraint: A function of the bias, likewise.
+        trainable: Whether its variables are trained.
+        name: The name of its variables' scope.
+
+    Returns:
+        The layer's result, a tensor.
 
     Example:
         >>> tf.layers.conv2d(tf.zeros([8, 28, 28, 1]), filters=4, kernel_size=3, strides=2).shape.as_list()
@@ -355,6 +405,9 @@ def max_pooling2d(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Makes a `MaxPooling2D` and applies it to ``inputs``. The maximum of each window of images ``[n, h, w, c]``.
+
+    Returns:
+        The layer's result, a tensor.
 
     Example:
         >>> tf.layers.max_pooling2d(tf.zeros([8, 28, 28, 4]), pool_size=2, strides=2).shape.as_list()

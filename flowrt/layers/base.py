@@ -297,6 +297,13 @@ def layer_function(
 
     function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
     function.__module__ = layer.__module__
-    function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"
+    function.__doc__ = _doc_of_call(layer)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function
+
+
+def _doc_of_call(layer: type[Layer]) -> str:
+    """The docstring of a layer's function: that of ``layer``, with the input and the result."""
+    doc = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"
+    doc = doc.replace("\nArgs:\n", "\nArgs:\n    inputs: The tensor that it is applied to.\n")
+    return doc.replace("\nExample:\n", "\nReturns:\n    The layer's result, a tensor.\n\nExample:\n")

@@ -89,8 +89,27 @@ class Conv1D(_Conv, spatial=1, op=ops.conv1d):
 
 
 class Conv2D(_Conv, spatial=2, op=ops.conv2d):
-    """The cross-correlation of images ``[n, h, w, c]`` with ``filters`` filters, plus a bias, through
-    ``activation``.
+    """The cross-correlation of images with filters, plus a bias, through ``activation``.
+
+    Args:
+        filters: The number of filters, the channels of the result.
+        kernel_size: The filters' height and width: an int or two.
+        strides: The steps between windows: an int or two.
+        padding: "valid" for whole windows, "same" for ``ceil(h / stride)`` rows.
+        data_format: "channels_last" for images ``[n, h, w, c]``, "channels_first" for ``[n, c, h, w]``.
+        dilation_rate: The steps between a filter's elements: an int or two.
+        activation: A function, or None for none.
+        use_bias: Whether a number per filter is added.
+        kernel_initializer: The initializer of the filters ``[height, width, c, filters]``; by default
+            `GlorotUniform`.
+        bias_initializer: The initializer of the bias.
+        kernel_regularizer: A function of the filters; its result joins REGULARIZATION_LOSSES.
+        bias_regularizer: A function of the bias, likewise.
+        activity_regularizer: A function of the result, likewise.
+        kernel_constraint: A function of the filters, applied after each optimizer step.
+        bias_constraint: A function of the bias, likewise.
+        trainable: Whether its variables are trained.
+        name: The name of its variables' scope.
 
     Example:
         >>> tf.layers.conv2d(tf.zeros([8, 28, 28, 1]), filters=4, kernel_size=3, strides=2).shape.as_list()

@@ -60,10 +60,24 @@ class KernelLayer(Layer):
 
 
 class Dense(KernelLayer):
-    """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
-    units]``.
+    """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[..., units]``.
 
-    Raises `InvalidArgumentError` for ``units`` that are not an integer.
+    Args:
+        units: The size of the result's last dimension.
+        activation: A function, or None for none.
+        use_bias: Whether a vector of ``units`` is added.
+        kernel_initializer: The initializer of the kernel ``[n, units]``; by default `GlorotUniform`.
+        bias_initializer: The initializer of the bias.
+        kernel_regularizer: A function of the kernel; its result joins REGULARIZATION_LOSSES.
+        bias_regularizer: A function of the bias, likewise.
+        activity_regularizer: A function of the result, likewise.
+        kernel_constraint: A function of the kernel, applied after each optimizer step.
+        bias_constraint: A function of the bias, likewise.
+        trainable: Whether its variables are trained.
+        name: The name of its variables' scope.
+
+    Raises:
+        InvalidArgumentError: ``units`` is no integer.
 
     Example:
         >>> h = tf.layers.dense(tf.zeros([8, 4]), 16, activation=tf.nn.relu)
@@ -94,10 +108,15 @@ def product(inputs: Tensor, kernel: Any) -> Tensor:
 
 
 class Dropout(Layer):
-    """Zeroes a fraction ``rate`` of the inputs, redrawn at each step, and scales up the rest; without
-    ``training`` the identity.
+    """Zeroes a fraction of the inputs, redrawn at each step, and scales up the rest; without ``training`` the
+    identity.
 
-    ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
+    Args:
+        rate: The probability that an element is zeroed.
+        noise_shape: A shape that broadcasts to that of the inputs: see `flowrt.nn.dropout`.
+        seed: The operation's seed.
+        training: Whether elements are zeroed, a bool or a scalar tensor of bool.
+        name: The layer's name.
 
     Example:
         >>> x = tf.ones([1000])

@@ -161,6 +161,17 @@ def absolute_difference(labels: NumericLike, predictions: NumericLike) -> Tensor
 def mean_squared_error(labels: NumericLike, predictions: NumericLike) -> Tensor:
     """The mean of ``(labels - predictions)^2``.
 
+    Args:
+        labels: The wanted values.
+        predictions: A tensor of the same shape.
+        weights: Factors of the elements, which broadcast to that shape.
+        scope: The name scope.
+        loss_collection: The collection that the loss joins.
+        reduction: How losses become one number: see `losses.Reduction`.
+
+    Returns:
+        A scalar, or with `Reduction.NONE` one loss per element.
+
     Example:
         >>> tf.losses.mean_squared_error([1.0, 2.0], [1.0, 4.0]).eval()
         np.float32(2.0)

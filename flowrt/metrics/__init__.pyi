@@ -16,6 +16,16 @@ def accuracy(
 ) -> Pair:
     """The fraction of ``predictions`` equal to ``labels``.
 
+    Args:
+        labels: The wanted values, of any shape.
+        predictions: A tensor of that shape.
+        weights: Factors of the elements, which broadcast to that shape.
+        metrics_collections: Names of the collections that the value joins.
+        updates_collections: Names of the collections that the update joins.
+
+    Returns:
+        (the fraction over all steps so far, the operation that adds this step and returns it).
+
     Example:
         >>> accuracy, update = tf.metrics.accuracy(labels=[1, 0], predictions=[1, 1])
         >>> session.run(tf.local_variables_initializer())

@@ -120,11 +120,22 @@ def conv2d(
     name: builtins.str | None = None,
     filters: NumericLike | None = None,
 ) -> Tensor:
-    """The cross-correlation of images ``[n, h, w, c]`` (or NCHW) with filters ``[kh, kw, c / groups, f]``.
+    """The cross-correlation of images with filters.
 
-    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension. With ``padding``
-    "SAME" the result has ``ceil(h / stride)`` rows, with "VALID" those of whole windows. Raises
-    `InvalidArgumentError` for shapes that do not fit and for missing strides or padding.
+    Args:
+        input: Images ``[n, h, w, c]``, or ``[n, c, h, w]`` with ``data_format`` "NCHW".
+        filter: Filters ``[kh, kw, c / groups, f]``; ``filters`` is its newer name.
+        strides: An int, one per spatial axis, or one per dimension.
+        padding: "SAME" for ``ceil(h / stride)`` rows, "VALID" for those of whole windows, or (before, after)
+            pairs, one per dimension.
+        data_format: "NHWC" or "NCHW".
+        dilations: The steps between a filter's elements, as ``strides``.
+
+    Returns:
+        A tensor ``[n, rows, columns, f]``, or ``[n, f, rows, columns]``.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit, or strides or padding are missing.
 
     Example:
         >>> image = tf.ones([1, 3, 3, 1])
@@ -237,6 +248,12 @@ def l2_loss(
 ) -> Tensor:
     """Half the sum of the squares.
 
+    Args:
+        t: A tensor of floats.
+
+    Returns:
+        A scalar.
+
     Example:
         >>> tf.nn.l2_loss([3.0, 4.0]).eval()
         np.float32(12.5)
@@ -263,9 +280,17 @@ def log_softmax(
     name: builtins.str | None = None,
     dim: builtins.int | None = None,
 ) -> Tensor:
-    """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
+    """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``.
 
-    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    Args:
+        logits: A tensor of floats, at least a vector.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Raises:
+        InvalidArgumentError: The logits are a scalar, or do not have that axis.
 
     Example:
         >>> tf.exp(tf.nn.log_softmax([0.0, 0.0])).eval()
@@ -282,10 +307,17 @@ def max_pool(
     name: builtins.str | None = None,
     input: NumericLike | None = None,
 ) -> Tensor:
-    """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
+    """The maximum of each window of images. Padding is never the maximum.
 
-    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
-    VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
+    Args:
+        value: Images ``[n, h, w, c]``, or ``[n, c, h, w]`` with ``data_format`` "NCHW".
+        ksize: The window: an int, one per spatial axis, or one per dimension.
+        strides: The steps between windows, likewise.
+        padding: "SAME", "VALID", or a list of (before, after) pairs, one per axis.
+        data_format: "NHWC" or "NCHW".
+
+    Returns:
+        A tensor of the same rank and dtype, with one row and column per window.
 
     Example:
         >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])
@@ -302,10 +334,16 @@ def moments(
     keep_dims: builtins.bool | None = None,
     keepdims: builtins.bool | None = None,
 ) -> builtins.tuple[Tensor, Tensor]:
-    """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
+    """The mean and the variance of ``x`` along ``axes``. float16 and bfloat16 are worked on in float32.
 
-    float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
-    mean.
+    Args:
+        x: A tensor of floats.
+        axes: A dimension or a list of them.
+        shift: Not used: the variance is taken around the mean.
+        keepdims: Whether the dimensions of ``axes`` are kept, with size 1.
+
+    Returns:
+        (mean, variance), without the dimensions of ``axes``.
 
     Example:
         >>> mean, variance = tf.nn.moments(tf.constant([1.0, 3.0]), axes=[0])
@@ -335,6 +373,12 @@ def relu(
     name: builtins.str | None = None,
 ) -> Tensor:
     """max(x, 0).
+
+    Args:
+        features: A tensor of real numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.nn.relu([-1.0, 2.0]).eval()
@@ -377,9 +421,17 @@ def softmax(
     name: builtins.str | None = None,
     dim: builtins.int | None = None,
 ) -> Tensor:
-    """``exp(logits)`` over its sum along ``axis``, by default the last.
+    """``exp(logits)`` over its sum along ``axis``.
 
-    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    Args:
+        logits: A tensor of floats, at least a vector.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        A tensor of the same shape and dtype; along ``axis`` its elements are positive, with the sum 1.
+
+    Raises:
+        InvalidArgumentError: The logits are a scalar, or do not have that axis.
 
     Example:
         >>> tf.nn.softmax([[0.0, 0.0], [1.0, 1.0]]).eval()
@@ -394,11 +446,18 @@ def softmax_cross_entropy_with_logits_v2(
     name: builtins.str | None = None,
     dim: builtins.int | None = None,
 ) -> Tensor:
-    """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and
-    ``softmax(logits)``.
+    """The cross-entropy of ``labels`` and ``softmax(logits)``; gradients flow into both.
 
-    The result has the shape of ``logits`` without ``axis``; gradients flow into both. Raises
-    `InvalidArgumentError` for shapes that do not fit.
+    Args:
+        labels: A distribution along ``axis``, of the shape of ``logits``.
+        logits: Floats, before any softmax.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        The losses, of the shape of ``logits`` without ``axis``.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit.
 
     Example:
         >>> labels, logits = [[0.0, 1.0]], [[1.0, 1.0]]

@@ -37,16 +37,28 @@ def dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[Structure, Structure]:
-    """``(outputs, final_state)`` of ``cell`` over ``inputs``: ``[batch, time, depth]``, or ``[time, batch,
-    depth]`` if ``time_major``, or a structure of such tensors. A loop in the graph, so any number of time
-    steps.
+    """A cell applied to one time step after the other: a loop in the graph, so any number of steps. Variables
+    are created in the scope "rnn".
 
-    ``sequence_length`` is an integer vector ``[batch]``. The cell starts with ``initial_state``, or with
-    zeros of ``dtype``. Outputs have the shape of the inputs with the cell's output size instead of the depth.
-    Variables are created in the scope "rnn". ``swap_memory`` keeps intermediate values on the host.
+    Args:
+        cell: A cell of `nn.rnn_cell`.
+        inputs: ``[batch, time, depth]``, or a structure of such tensors.
+        sequence_length: Integers ``[batch]``: the steps of each sequence; outputs behind them are 0.
+        initial_state: The state that the cell starts with; None for zeros of ``dtype``.
+        dtype: The dtype of the initial state.
+        parallel_iterations: Accepted: steps run one after the other.
+        swap_memory: Whether intermediate values are kept on the host.
+        time_major: Whether inputs and outputs are ``[time, batch, depth]``.
+        scope: The variable scope, instead of "rnn".
 
-    Raises `InvalidArgumentError` for inputs of unknown depth or that differ in time and batch, for lengths
-    other than a vector, and without both ``initial_state`` and ``dtype``; `DTypeError` for a non-cell.
+    Returns:
+        ``(outputs, final_state)``: outputs have the shape of the inputs with the cell's output size instead
+        of the depth.
+
+    Raises:
+        InvalidArgumentError: The inputs have an unknown depth, or differ in time and batch; the lengths are
+            no vector; or both ``initial_state`` and ``dtype`` are missing.
+        DTypeError: ``cell`` is no cell.
 
     Example:
         >>> inputs = tf.ones([3, 5, 4])

@@ -63,10 +63,15 @@ class TFRecordOptions:
 
 
 class TFRecordWriter:
-    """Writes records to the file ``path``, replacing it. ``options``: `TFRecordOptions`, a
-    `TFRecordCompressionType`, its name, or None. Closed at the end of a ``with`` block.
+    """Writes records to a file. Closed at the end of a ``with`` block.
 
-    Raises `NotFoundError`, `PermissionDeniedError` and the like where there can be no such file.
+    Args:
+        path: The file, which is replaced.
+        options: `TFRecordOptions`, a `TFRecordCompressionType`, its name, or None.
+
+    Raises:
+        NotFoundError: There is no such directory.
+        PermissionDeniedError: The file may not be written.
 
     Example:
         >>> with tf.python_io.TFRecordWriter('data.tfrecord') as writer:

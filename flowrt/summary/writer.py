@@ -19,12 +19,19 @@ from flowrt.summary.run_facts import gather, write_facts
 
 
 class FileWriter(Closing):
-    """Writes to a new event file for TensorBoard in ``logdir``, which is created if missing.
+    """Writes to a new event file for TensorBoard. A small file beside it tells ``flowrt report`` what was run
+    (`flowrt.summary.run_facts`). Thread-safe.
 
-    ``graph`` is added immediately. Up to ``max_queue`` events are buffered, at most ``flush_secs`` seconds
-    while others are added; see `EventFileWriter`. A small file beside it tells ``flowrt report`` what was run
-    (`flowrt.summary.run_facts`). Thread-safe. Raises `PermissionDeniedError` or
-    `FailedPreconditionError` if no file can be created.
+    Args:
+        logdir: The directory, which is created if missing.
+        graph: A graph to add immediately.
+        max_queue: The number of events that are buffered: see `EventFileWriter`.
+        flush_secs: The number of seconds for which they are, at most, while others are added.
+        filename_suffix: The end of the file's name.
+
+    Raises:
+        PermissionDeniedError: The file may not be created.
+        FailedPreconditionError: It cannot be created.
 
     Example:
         >>> with tf.summary.FileWriter('logs', tf.get_default_graph()) as writer:

@@ -79,7 +79,19 @@ def assign(
     use_locking: bool | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """See `Variable.assign`.
+    """Set the variable ``ref``.
+
+    Args:
+        ref: A variable.
+        value: The new value, of the variable's shape and dtype.
+        validate_shape: Accepted: the variable says whether its shape is fixed.
+        use_locking: Accepted: updates are always atomic.
+
+    Returns:
+        A tensor with the new value: running it sets the variable.
+
+    Raises:
+        DTypeError: ``ref`` is no variable.
 
     Example:
         >>> v = tf.Variable(1.0)

@@ -145,8 +145,17 @@ def exponential_decay(
     staircase: builtins.bool = False,
     name: builtins.str | None = None,
 ) -> Any:
-    """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
-    rounded down.
+    """``learning_rate * decay_rate ** (global_step / decay_steps)``.
+
+    Args:
+        learning_rate: The rate at step 0.
+        global_step: The number of steps so far, such as `get_or_create_global_step()`.
+        decay_steps: The number of steps in which the rate decays once.
+        decay_rate: The factor of a decay.
+        staircase: Whether the exponent is rounded down.
+
+    Returns:
+        A scalar tensor, the rate of this step.
 
     Example:
         >>> tf.train.exponential_decay(0.1, global_step=20, decay_steps=10, decay_rate=0.5).eval()

@@ -50,14 +50,29 @@ def get_variable(
     """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
     existing one.
 
-    ``initializer`` is an initializer, a function without arguments, or a value (``shape``, if given, is
-    its shape); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is
-    added to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called
-    instead of creating the variable. ``layout``, ``stored`` and ``axes`` belong to `LayoutStrategy`: how the
-    variable is used, how it is kept, and logical axes in place of a layout. ``partitioner`` is not supported.
+    Args:
+        name: The name, after that of the scope.
+        shape: The shape; not needed if the initializer is a value.
+        dtype: The dtype, by default float32.
+        initializer: An initializer, a function without arguments, or a value; by default `GlorotUniform` for
+            floats, and zeros for others.
+        regularizer: A function of the variable; its result is added to the collection REGULARIZATION_LOSSES.
+        trainable: Whether optimizers train it; the default is True.
+        collections: Names of the collections that it joins, instead of GLOBAL_VARIABLES.
+        custom_getter: A function that is called as ``custom_getter(getter, name, **arguments)`` instead of
+            creating the variable.
+        constraint: A function that maps the value to an allowed one after each optimizer step.
+        layout: With a `LayoutStrategy`, how the variable is used.
+        stored: With a `LayoutStrategy`, how it is kept.
+        axes: With a `LayoutStrategy`, logical axes in place of a layout.
+        partitioner: Not supported.
 
-    Raises `InvalidArgumentError` when the variable exists or does not, against ``reuse``, and for a shape or
-    dtype that is not that of the shared one; the messages name the line that made it.
+    Returns:
+        The variable.
+
+    Raises:
+        InvalidArgumentError: The variable exists or does not, against ``reuse``; or the shape or dtype is not
+            that of the shared one. The messages name the line that made it.
 
     Example:
         >>> with tf.variable_scope('layer', reuse=tf.AUTO_REUSE):

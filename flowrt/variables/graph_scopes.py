@@ -19,7 +19,10 @@ __all__ = [
 class name_scope:
     """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.
 
-    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for compatibility.
+    Args:
+        name: The scope's name, made unique; None for ``default_name``.
+        default_name: The name where ``name`` is None.
+        values: Accepted for compatibility.
 
     Example:
         >>> with tf.name_scope('block'):
@@ -47,7 +50,18 @@ def op_scope(values: Any, name: str | None, default_name: str | None = None) -> 
 
 
 def device(device_name_or_function: str | Callable[[Operation], Any] | None) -> AbstractContextManager[None]:
-    """See `Graph.device`.
+    """Place new operations: a (partial) device name is merged with the outer ones field by field; the inner
+    scope wins.
+
+    Args:
+        device_name_or_function: A name, such as "/cpu:1" or "/job:worker/task:0"; a function of an operation
+            that returns one; or None, which clears the outer scopes.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        InvalidArgumentError: The name does not parse.
 
     Example:
         >>> with tf.device('/cpu:0'):
@@ -59,7 +73,13 @@ def device(device_name_or_function: str | Callable[[Operation], Any] | None) -> 
 
 
 def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """See `Graph.control_dependencies`.
+    """Make new operations wait for others.
+
+    Args:
+        control_inputs: Operations, tensors and variables; None clears the outer scopes.
+
+    Returns:
+        A context manager.
 
     Example:
         >>> v = tf.Variable(1.0)
@@ -85,7 +105,11 @@ def container(container_name: str) -> AbstractContextManager[None]:
 
 
 def add_to_collection(name: Any, value: Any) -> None:
-    """Add ``value`` to the collection ``name`` of the default graph.
+    """Add a value to a collection of the default graph.
+
+    Args:
+        name: The collection's name: see `GraphKeys`.
+        value: Any object.
 
     Example:
         >>> tf.add_to_collection('losses', tf.constant(1.0, name='penalty'))
@@ -100,8 +124,14 @@ def add_to_collections(names: Any, value: Any) -> None:
 
 
 def get_collection(key: Any, scope: str | None = None) -> list[Any]:
-    """The members of the collection ``key`` of the default graph; with ``scope``, a regular expression, those
-    with names that begin with it.
+    """The members of a collection of the default graph.
+
+    Args:
+        key: The collection's name: see `GraphKeys`.
+        scope: A regular expression: only members with names that begin with it.
+
+    Returns:
+        A new list.
 
     Example:
         >>> tf.add_to_collection('inputs', tf.zeros([2], name='x'))

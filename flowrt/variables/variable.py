@@ -121,10 +121,20 @@ def _scatter_method(name: str, op: OpDef[Operation]) -> Callable[..., Tensor]:
 class Variable(Symbolic, metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
-    ``initial_value`` is anything that converts to a tensor, or a function without arguments that returns it.
-    ``trainable`` variables are trained by optimizers. ``constraint`` maps the value to an allowed one after
-    each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
-    `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
+    Args:
+        initial_value: The first value: anything that converts to a tensor, or a function without arguments
+            that returns it.
+        trainable: Whether optimizers train it; the default is True.
+        collections: Names of the collections that it joins, instead of GLOBAL_VARIABLES.
+        validate_shape: Whether the shape is fixed; if False, it may change by assignment.
+        dtype: The dtype; None for that of the initial value.
+        constraint: A function that maps the value to an allowed one after each optimizer step.
+        synchronization: When copies of the variable on several replicas are brought together.
+        aggregation: How values that replicas assign are combined.
+        shape: The shape, if it is not that of the initial value.
+
+    Raises:
+        InvalidArgumentError: The initial value has an unknown shape, and ``validate_shape`` is not False.
 
     Example:
         >>> v = tf.Variable([1.0, 2.0], name='v')
@@ -450,8 +460,13 @@ overload_operators(Variable)
 
 
 def global_variables(scope: str | None = None) -> list[Variable]:
-    """The variables that a checkpoint has, in the order of their creation; with ``scope``, a regular
-    expression, those with names that begin with it.
+    """The variables that a checkpoint has, in the order of their creation.
+
+    Args:
+        scope: A regular expression: only variables with names that begin with it.
+
+    Returns:
+        A list of variables.
 
     Example:
         >>> w = tf.get_variable('w', [1])
@@ -466,8 +481,13 @@ def local_variables(scope: str | None = None) -> list[Variable]:
 
 
 def trainable_variables(scope: str | None = None) -> list[Variable]:
-    """The variables that optimizers update, in the order of their creation; ``scope`` as in
-    `global_variables`.
+    """The variables that optimizers update, in the order of their creation.
+
+    Args:
+        scope: A regular expression: only variables with names that begin with it.
+
+    Returns:
+        A list of variables.
 
     Example:
         >>> w = tf.get_variable('w', [1])
@@ -494,6 +514,9 @@ def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> O
 
 def global_variables_initializer() -> Operation:
     """An operation that gives each of `global_variables`, as they are now, its initial value.
+
+    Returns:
+        The operation, to be run once before the first step, unless a checkpoint is restored.
 
     Example:
         >>> w = tf.get_variable('w', initializer=[1.0, 2.0])

@@ -189,6 +189,9 @@ def variable_store(graph: Graph | None = None) -> VariableStore:
 def get_variable_scope() -> VariableScope:
     """The open variable scope; at the top the root scope, with an empty name.
 
+    Returns:
+        A `VariableScope`.
+
     Example:
         >>> with tf.variable_scope('layer'):
         ...     name = tf.get_variable_scope().name
@@ -221,12 +224,25 @@ def variable_scope(
     constraint: Any = None,
     auxiliary_name_scope: bool = True,
 ) -> Iterator[VariableScope]:
-    """Open a variable scope: a name, which extends the open one; a `VariableScope` to re-enter; or None with
-    a ``default_name``, which is made unique.
+    """Open a variable scope, in which `get_variable` finds variables by name.
 
-    ``reuse`` is True (share existing variables), `AUTO_REUSE` (create missing ones) or None (as the outer
-    scope). The graph of the tensors ``values`` is used. With ``auxiliary_name_scope=False`` no name scope is
-    opened. Raises `InvalidArgumentError` or `DTypeError` for inconsistent arguments.
+    Args:
+        name_or_scope: A name, which extends the open scope's; a `VariableScope` to re-enter; or None.
+        default_name: A name, made unique, that is used where ``name_or_scope`` is None.
+        values: Tensors, of which the graph is used.
+        initializer: The initializer of variables that name none.
+        regularizer: The regularizer of variables that name none.
+        custom_getter: A function that is called instead of creating a variable, as for `get_variable`.
+        reuse: True to share existing variables, `AUTO_REUSE` to create missing ones, None as the outer scope.
+        dtype: The dtype of variables that name none.
+        auxiliary_name_scope: Whether a name scope is opened too.
+
+    Returns:
+        A context manager, of which the value is the `VariableScope`.
+
+    Raises:
+        InvalidArgumentError: The arguments contradict each other, or the scope.
+        DTypeError: An argument has the wrong type.
 
     Example:
         >>> with tf.variable_scope('outer'), tf.variable_scope('inner'):

@@ -187,15 +187,17 @@ class Experimental(_Record):
 
 
 class ConfigProto(_Record):
-    """A session's settings.
+    """A session's settings, as keyword arguments.
 
-    ``device_count``: number of devices per type, ``{"CPU": 2}``; the default is one CPU.
-    ``intra_op_parallelism_threads``: threads of BLAS and of loops (process-wide; 0 leaves them unchanged).
-    ``inter_op_parallelism_threads``: maximum number of streams per device, used where that is estimated to
-    pay (0: one); 1 also interleaves several CPU devices on the calling thread. ``allow_soft_placement``: an
-    op is moved to another device of its job and task if its device does not exist or has no kernel for it.
-    ``log_device_placement``: print each op's device to standard error when a plan is made.
-    ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
+    Args:
+        device_count: The number of devices per type, ``{"CPU": 2}``; the default is one CPU.
+        intra_op_parallelism_threads: Threads of BLAS and of loops (process-wide; 0 leaves them unchanged).
+        inter_op_parallelism_threads: The maximum number of streams per device, used where that is estimated
+            to pay (0: one); 1 also interleaves several CPU devices on the calling thread.
+        allow_soft_placement: Whether an op is moved to another device of its job and task if its device does
+            not exist or has no kernel for it.
+        log_device_placement: Whether each op's device is printed to standard error when a plan is made.
+        operation_timeout_in_ms: The deadline, in milliseconds, of runs that set none (0: none).
 
     Example:
         >>> config = tf.ConfigProto(device_count={'CPU': 2}, intra_op_parallelism_threads=1)

@@ -29,7 +29,10 @@ def graph_to_run(graph: Graph | None) -> Graph:
 
 
 def get_default_session() -> Any:
-    """The innermost default session of the thread, or None.
+    """The innermost default session of the thread.
+
+    Returns:
+        A `Session`, or None.
 
     Example:
         >>> with tf.Session() as own:

@@ -479,6 +479,12 @@ class Session(BaseSession):
     ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it
     at the end.
 
+    Args:
+        target: "" for this process's devices, or the address of a cluster's task, "grpc://host:port".
+        graph: The graph to run; None for the default graph.
+        config: Numbers of devices and threads, time-outs: see `ConfigProto`.
+        seed: The seed of operations that have none of their own, in a graph without one.
+
     Example:
         >>> with tf.Graph(), tf.Session() as own:
         ...     value = own.run(tf.constant(2.0) * 3.0)

@@ -341,11 +341,20 @@ def convert_to_tensor(
     preferred_dtype: DTypeLike | None = None,
     dtype_hint: DTypeLike | None = None,
 ) -> Tensor:
-    """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python
-    value as a constant, a list that contains tensors packed along a new first axis.
+    """``value`` as a tensor of the default graph.
 
-    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` overrides it.
-    Raises `DTypeError` when the value does not fit ``dtype`` without changing its kind (a float for an int).
+    Args:
+        value: A tensor, which is returned as it is; a variable, for its value; an array or Python value, for
+            a constant; or a list that contains tensors, packed along a new first axis.
+        dtype: The dtype; by default Python floats become float32 and ints int32, and NumPy arrays keep
+            theirs.
+        preferred_dtype: The dtype where it is possible.
+
+    Returns:
+        A tensor.
+
+    Raises:
+        DTypeError: The value does not fit ``dtype`` without changing its kind (a float for an int).
 
     Example:
         >>> tf.convert_to_tensor([1.0, 2.0])

@@ -57,9 +57,21 @@ def constant(
 ) -> Tensor:
     """A constant tensor.
 
-    With ``shape`` the values fill it in row-major order, and the last one is repeated as needed. Raises
-    `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
-    ``shape`` holds, or with ``verify_shape`` when the shapes differ.
+    Args:
+        value: A number, string, array, or nested lists of those.
+        dtype: The elements' dtype; by default that of the array, float32 for Python floats and int32 for
+            ints.
+        shape: The shape that the values fill in row-major order, the last one repeated as needed; None for
+            that of ``value``.
+        verify_shape: Whether ``value`` must have exactly that shape.
+
+    Returns:
+        A tensor with the value.
+
+    Raises:
+        DTypeError: The value does not fit ``dtype``.
+        InvalidArgumentError: There are more values than ``shape`` holds, or with ``verify_shape`` the shapes
+            differ.
 
     Example:
         >>> tf.constant([1, 2, 3]).eval()
@@ -105,9 +117,14 @@ placeholder_op: OpDef[Tensor] = _define_source(
 
 
 def placeholder(dtype: DTypeLike, shape: ShapeLike = None, name: str | None = None) -> Tensor:
-    """A tensor that must be fed: a run that needs it without a feed raises `InvalidArgumentError`.
+    """A tensor that must be fed: its value is given to each run that needs it.
 
-    ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
+    Args:
+        dtype: The elements' dtype.
+        shape: The shape that feeds are checked against, with None for unknown dimensions; None for any shape.
+
+    Returns:
+        A tensor without a value: a run that needs it without a feed raises `InvalidArgumentError`.
 
     Example:
         >>> x = tf.placeholder(tf.float32, [None, 2])

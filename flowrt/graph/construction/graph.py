@@ -553,6 +553,9 @@ _global_default: list[Graph] = []
 def get_default_graph() -> Graph:
     """The innermost graph of the thread's ``with`` stack, otherwise the process's global one.
 
+    Returns:
+        A `Graph`.
+
     Example:
         >>> with tf.Graph() as graph:
         ...     found = tf.get_default_graph()
@@ -568,7 +571,11 @@ def get_default_graph() -> Graph:
 
 
 def reset_default_graph() -> None:
-    """Replace the default graph by an empty one. Raises `FailedPreconditionError` inside a ``with graph``."""
+    """Replace the default graph by an empty one.
+
+    Raises:
+        FailedPreconditionError: A ``with graph`` is open.
+    """
     if default_graphs():
         raise FailedPreconditionError(
             "reset_default_graph(): expected no graph's 'with' block around the call"

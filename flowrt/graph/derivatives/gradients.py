@@ -53,13 +53,27 @@ def gradients(
     stop_gradients: Any = None,
     unconnected_gradients: str = UnconnectedGradients.NONE,
 ) -> list[Any]:
-    """The derivative of ``sum(ys)`` with respect to each of ``xs``: a list of a tensor (of the x's shape), an
-    `IndexedSlices` or None each.
+    """The derivatives of ``sum(ys)``.
 
-    ``grad_ys`` are the incoming gradients (of the ys' shapes; None means ones), ``stop_gradients`` tensors
-    treated as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are always built
-    with one AddN. Raises `DTypeError` for ys that are not floating or complex, `InvalidArgumentError` for
-    structures that do not match, `UnimplementedError` if an op on the path has no suitable gradient rule.
+    Args:
+        ys: A tensor or a list of tensors, of floats or complex numbers.
+        xs: A tensor, a variable, or a list of them.
+        grad_ys: The incoming gradients, of the shapes of ``ys``; None means ones.
+        name: The name scope of the operations.
+        colocate_gradients_with_ops: Whether they are on the devices of the operations that they are
+            derivatives of.
+        gate_gradients: Accepted.
+        aggregation_method: Accepted: sums are always built with one AddN.
+        stop_gradients: Tensors that are treated as constants.
+        unconnected_gradients: "none", or "zero" for zeros where there is no gradient.
+
+    Returns:
+        A list with a tensor (of the shape of the x), an `IndexedSlices`, or None for each x.
+
+    Raises:
+        DTypeError: A y is not floating or complex.
+        InvalidArgumentError: Structures do not match.
+        UnimplementedError: An op on the path has no suitable gradient rule.
 
     Example:
         >>> x = tf.constant(3.0)

@@ -41,6 +41,10 @@ class Model(Network):
     `compile` says how it learns; `fit`, `evaluate` and `predict` run it on arrays, generators, `Sequence`s or
     `flowrt.data` datasets. Called, it is a layer: ``model(tensor)``.
 
+    Args:
+        args: ``inputs`` and ``outputs``: tensors of `keras.Input` and of layers, or lists of them.
+        kwargs: The same by name, and the model's ``name``.
+
     Example:
         >>> x = tf.keras.Input([4])
         >>> model = tf.keras.Model(x, tf.keras.layers.Dense(1)(x))

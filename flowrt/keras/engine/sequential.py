@@ -19,6 +19,10 @@ class Sequential(Model):
     With the shape of the inputs, from the first layer's ``input_shape`` or the data of `fit`, the layers are
     called and have weights.
 
+    Args:
+        layers: The layers; `add` appends further ones.
+        name: The model's name.
+
     Example:
         >>> from flowrt.keras.layers import Dense
         >>> model = tf.keras.Sequential([Dense(4, activation='relu', input_shape=[3]), Dense(2)])

@@ -32,6 +32,20 @@ __all__ = [
 class Dense(core.Dense, Layer):
     """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` to ``[..., units]``.
 
+    Args:
+        units: The size of the result's last dimension.
+        activation: A function, its name, or None for none.
+        use_bias: Whether a vector of ``units`` is added.
+        kernel_initializer: The initializer of the kernel ``[n, units]``; by default `GlorotUniform`.
+        bias_initializer: The initializer of the bias.
+        kernel_regularizer: A function of the kernel; its result is added to the losses.
+        bias_regularizer: A function of the bias; its result is added to the losses.
+        activity_regularizer: A function of the result; its result is added to the losses.
+        kernel_constraint: A function of the kernel, applied after each optimizer step.
+        bias_constraint: A function of the bias, applied after each optimizer step.
+        trainable: Whether its weights are trained.
+        name: The layer's name.
+
     Example:
         >>> layer = tf.keras.layers.Dense(8, activation='relu')
         >>> layer(tf.zeros([2, 4])).shape.as_list(), len(layer.weights)
@@ -92,6 +106,10 @@ class SpatialDropout3D(_SpatialDropout):
 
 class Flatten(core.Flatten, Layer):
     """``[n, ...]`` to ``[n, m]``.
+
+    Args:
+        data_format: "channels_last" or "channels_first", which moves channels to the end first.
+        name: The layer's name.
 
     Example:
         >>> tf.keras.layers.Flatten()(tf.zeros([2, 3, 4])).shape.as_list()

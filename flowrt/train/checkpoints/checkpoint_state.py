@@ -119,10 +119,17 @@ def _state_path(directory: str, latest_filename: str | None) -> str:
 def get_checkpoint_state(
     checkpoint_dir: PathLike, latest_filename: str | None = None
 ) -> CheckpointState | None:
-    """The directory's checkpoint state, relative paths joined to ``checkpoint_dir``; None if absent.
+    """The directory's checkpoint state, relative paths joined to ``checkpoint_dir``.
 
-    Raises `DataLossError` for a damaged file (TensorFlow returns None, and a script then starts from
-    scratch).
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file in it, by default "checkpoint".
+
+    Returns:
+        The state, with ``model_checkpoint_path``; None if absent.
+
+    Raises:
+        DataLossError: The file is damaged (TensorFlow returns None, and a script then starts from scratch).
 
     Example:
         >>> v = tf.Variable(1.0)
@@ -147,10 +154,20 @@ def get_checkpoint_state(
 
 
 def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = None) -> str | None:
-    """The prefix of the directory's newest checkpoint, or None. Raises `DataLossError`.
+    """The prefix of the directory's newest checkpoint.
 
     One that TensorFlow has saved counts too. If the files of the newest one are gone, that is a warning,
     which names the newest one that is there.
+
+    Args:
+        checkpoint_dir: The directory.
+        latest_filename: The name of the state file in it, by default "checkpoint".
+
+    Returns:
+        A path that `Saver.restore` takes, or None.
+
+    Raises:
+        DataLossError: The state file is damaged.
 
     Example:
         >>> v = tf.Variable(1.0)

@@ -45,13 +45,17 @@ LOGGER = logging.getLogger(__name__)
 
 
 class Saver:
-    """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables,
-    or None for all global variables of the default graph at the first use.
+    """Saves and restores variables.
 
-    The newest ``max_to_keep`` checkpoints are kept (0 or None: all); of older ones, one per
-    ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
-    ``reshape`` allows a value of another shape with the same number of elements. With ``file_format``
-    "tensorflow" saved checkpoints are TensorFlow's (version 2), for it to read; any is restored.
+    Args:
+        var_list: A list of variables, a dict of names in the checkpoint to variables, or None for all global
+            variables of the default graph at the first use.
+        reshape: Whether a value may have another shape with the same number of elements.
+        max_to_keep: The number of newest checkpoints that are kept; 0 or None for all.
+        keep_checkpoint_every_n_hours: Of older checkpoints, one per so many hours is kept.
+        pad_step_number: Whether steps are written with eight digits.
+        file_format: "flowrt", or "tensorflow" for checkpoints (version 2) that TensorFlow reads; any is
+            restored.
 
     Example:
         >>> v = tf.Variable(3.0, name='v')

@@ -66,6 +66,12 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
     """Return the graph's global step, creating it on first use.
 
+    Args:
+        graph: The graph; None for the default graph.
+
+    Returns:
+        An int64 variable, which optimizers count up.
+
     Example:
         >>> step = tf.train.get_or_create_global_step()
         >>> step.name, step is tf.train.get_or_create_global_step()

@@ -93,6 +93,11 @@ class _RuleOptimizer(Optimizer):
 class GradientDescentOptimizer(_RuleOptimizer):
     """``var -= learning_rate * grad``.
 
+    Args:
+        learning_rate: The size of a step, a number or a scalar tensor.
+        use_locking: Accepted: updates are always atomic.
+        name: The prefix of the names of its operations.
+
     Example:
         >>> v = tf.Variable(1.0)
         >>> train = tf.train.GradientDescentOptimizer(0.1).minimize(v ** 2)
@@ -188,7 +193,16 @@ class AdadeltaOptimizer(_RuleOptimizer):
 
 class RMSPropOptimizer(_RuleOptimizer):
     """``mom = momentum * mom + learning_rate * grad / sqrt(mean_square + epsilon); var -= mom`` (Tieleman and
-    Hinton 2012); ``centered`` divides by the estimated deviation instead.
+    Hinton 2012).
+
+    Args:
+        learning_rate: The size of a step, a number or a scalar tensor.
+        decay: The share of the average of squares that a step keeps.
+        momentum: The share of the last step that is added to the next.
+        epsilon: A small number, against division by zero.
+        use_locking: Accepted: updates are always atomic.
+        centered: Whether steps are divided by the estimated deviation instead.
+        name: The prefix of the names of its operations.
 
     Example:
         >>> v = tf.Variable(1.0)
@@ -226,6 +240,14 @@ class AdamOptimizer(_RuleOptimizer):
     """``var -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)`` with m and v
     exponential moving averages of the gradient and its square (Kingma and Ba 2015, the form before section
     2.1). A sparse gradient counts as zero elsewhere.
+
+    Args:
+        learning_rate: The size of a step, a number or a scalar tensor.
+        beta1: The share of the average of gradients that a step keeps.
+        beta2: The share of the average of squares that a step keeps.
+        epsilon: A small number, against division by zero.
+        use_locking: Accepted: updates are always atomic.
+        name: The prefix of the names of its operations.
 
     Example:
         >>> v = tf.Variable(1.0)

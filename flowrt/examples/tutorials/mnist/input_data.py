@@ -131,12 +131,24 @@ def read_data_sets(
     seed: int | None = None,
     source_url: str | None = None,
 ) -> Datasets:
-    """MNIST from its four files in ``train_dir``, as they are or with ``.gz``; the first ``validation_size``
-    training examples are for validation. ``source_url`` is not used: nothing is downloaded.
+    """MNIST from its four files, as they are or with ``.gz``.
 
     With ``FLOWRT_MNIST=digits`` in the environment scikit-learn's digits are the data, 1,500 for training, a
-    tenth of them for validation, 297 for tests, wherever a file is missing. Raises `NotFoundError` without
-    them, and `DataLossError` for a damaged file.
+    tenth of them for validation, 297 for tests, wherever a file is missing.
+
+    Args:
+        train_dir: The directory of the files.
+        one_hot: Whether labels are vectors of 10 instead of numbers.
+        reshape: Whether images are rows of 784 instead of ``[28, 28, 1]``.
+        validation_size: The number of training examples, the first ones, that are for validation.
+        source_url: Not used: nothing is downloaded.
+
+    Returns:
+        The data sets ``train``, ``validation`` and ``test``.
+
+    Raises:
+        NotFoundError: There are no files.
+        DataLossError: A file is damaged.
 
     Example:
         >>> mnist = tf.examples.tutorials.mnist.input_data.read_data_sets('data', one_hot=True)

@@ -193,9 +193,17 @@ concat_offset_op: OpDef[list[Tensor]] = define_op(
 
 
 def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
-    """``values`` joined along ``axis``, in which alone their shapes may differ.
+    """``values`` joined along ``axis``.
 
-    Raises `InvalidArgumentError` for scalars (see `stack`) and shapes that do not fit.
+    Args:
+        values: Tensors of one rank and dtype, which have the same shape but along ``axis``.
+        axis: The dimension, negative from the last.
+
+    Returns:
+        A tensor, along ``axis`` as long as all ``values`` together.
+
+    Raises:
+        InvalidArgumentError: The values are scalars (see `stack`), or their shapes do not fit.
 
     Example:
         >>> tf.concat([[[1, 2]], [[3, 4]]], axis=0).eval()
@@ -329,10 +337,19 @@ def split(
     num: int | None = None,
     name: str = "split",
 ) -> list[Tensor]:
-    """``value`` split along ``axis``: into equal parts (an int) or into parts of the given sizes.
+    """``value`` split along ``axis``.
 
-    One size may be -1: the rest. ``num`` is the number of sizes, if it cannot be inferred. Raises
-    `InvalidArgumentError`.
+    Args:
+        value: A tensor.
+        num_or_size_splits: The number of equal parts, or the parts' sizes, of which one may be -1: the rest.
+        axis: The dimension, negative from the last.
+        num: The number of sizes, if it cannot be inferred.
+
+    Returns:
+        A list of tensors.
+
+    Raises:
+        InvalidArgumentError: The parts do not fit the dimension.
 
     Example:
         >>> first, second = tf.split([1, 2, 3, 4, 5], [2, 3])
@@ -390,10 +407,18 @@ pack: OpDef[Tensor] = define_op(
 
 
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
-    """Tensors of one shape, side by side along a new dimension ``axis``.
+    """Tensors of one shape, side by side along a new dimension.
 
-    Values without a tensor among them become a constant. Raises `InvalidArgumentError` for shapes that differ
-    and an axis out of range.
+    Args:
+        values: A list of tensors of one shape and dtype. Values without a tensor among them become a
+            constant.
+        axis: The position of the new dimension, negative from after the last.
+
+    Returns:
+        A tensor with one dimension more.
+
+    Raises:
+        InvalidArgumentError: The shapes differ, or the axis is out of range.
 
     Example:
         >>> tf.stack([[1, 2], [3, 4]], axis=1).eval()
@@ -454,9 +479,18 @@ unpack: OpDef[list[Tensor]] = define_op(
 
 
 def unstack(value: TensorLike, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
-    """The slices of ``value`` along ``axis``; ``num`` is needed where that dimension is not known.
+    """The slices of ``value`` along a dimension.
 
-    Raises `InvalidArgumentError` for an unknown number of slices.
+    Args:
+        value: A tensor.
+        num: The number of slices, needed where that dimension is not known.
+        axis: The dimension, negative from the last.
+
+    Returns:
+        A list of tensors with one dimension less.
+
+    Raises:
+        InvalidArgumentError: The number of slices is unknown.
 
     Example:
         >>> first, second = tf.unstack([[1, 2], [3, 4]])

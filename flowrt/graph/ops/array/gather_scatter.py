@@ -203,10 +203,22 @@ def gather(
     axis: NumericLike | None = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """The slices of ``params`` along ``axis`` (by default the first after the batch) at ``indices``.
+    """The slices of ``params`` along ``axis`` at ``indices``.
 
-    The shape is ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``. Indices are
-    always validated: one out of range raises `InvalidArgumentError` at run time; on a GPU it gives zeros.
+    On a GPU an index out of range gives zeros instead of an error.
+
+    Args:
+        params: A tensor.
+        indices: Integers of any shape.
+        validate_indices: Accepted: indices are always validated.
+        axis: The dimension, by default the first after the batch.
+        batch_dims: The number of first dimensions that ``params`` and ``indices`` have in common.
+
+    Returns:
+        A tensor of shape ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``.
+
+    Raises:
+        InvalidArgumentError: At run time, an index is out of range.
 
     Example:
         >>> tf.gather([10, 20, 30], [2, 0]).eval()

@@ -240,10 +240,20 @@ def pad(
     name: str | None = None,
     constant_values: TensorLike = 0,
 ) -> Tensor:
-    """``tensor`` padded: ``paddings[i]`` = (before, after) elements along dimension i.
+    """``tensor`` with elements added before and after it along each dimension.
 
-    ``mode``: CONSTANT pads with ``constant_values``, REFLECT mirrors at the edge element (at most dim - 1
-    elements), SYMMETRIC next to it (at most dim). Raises `InvalidArgumentError`.
+    Args:
+        tensor: A tensor.
+        paddings: ``[rank, 2]`` integers: ``paddings[i]`` = (before, after) elements along dimension i.
+        mode: "CONSTANT" pads with ``constant_values``, "REFLECT" mirrors at the edge element (at most dim - 1
+            elements), "SYMMETRIC" next to it (at most dim).
+        constant_values: The scalar that a constant padding consists of.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
+    Raises:
+        InvalidArgumentError: The paddings do not fit the tensor, or the mode is unknown.
 
     Example:
         >>> tf.pad([[1, 2]], [[0, 0], [1, 2]]).eval()

@@ -102,8 +102,18 @@ def range(
 ) -> Tensor:
     """The vector start, start + delta, ... up to ``limit``, exclusive; with one argument from 0 up to it.
 
-    The dtype is the widest of the arguments' (int32, int64, float32, float64 in this order) unless ``dtype``
-    is given. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
+    Args:
+        start: The first number, or the only argument's limit.
+        limit: The bound, exclusive.
+        delta: The step, negative to count down.
+        dtype: The dtype; None for the widest of the arguments' (int32, int64, float32, float64 in this
+            order).
+
+    Returns:
+        A vector.
+
+    Raises:
+        InvalidArgumentError: The delta is 0 or has the wrong sign.
 
     Example:
         >>> tf.range(2, 10, 3).eval()
@@ -308,10 +318,21 @@ def one_hot(
     dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """One vector of ``depth`` values per index, along a new dimension ``axis`` (the last by default).
+    """One vector of ``depth`` values per index, along a new dimension.
 
-    It holds ``on_value`` (1) at the index and ``off_value`` (0) elsewhere; an index out of range gives only
-    ``off_value``. The dtype is the values', float32 if none is given. Raises `DTypeError` when these differ.
+    Args:
+        indices: Integers of any shape; one out of range gives only ``off_value``.
+        depth: The number of classes.
+        on_value: The value at the index, by default 1.
+        off_value: The value elsewhere, by default 0.
+        axis: The position of the new dimension, by default the last.
+        dtype: The dtype of the result: that of the values, float32 if none is given.
+
+    Returns:
+        A tensor with one dimension more than ``indices``.
+
+    Raises:
+        DTypeError: The dtypes of the values differ.
 
     Example:
         >>> tf.one_hot([0, 2], depth=3).eval()

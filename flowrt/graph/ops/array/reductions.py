@@ -378,9 +378,18 @@ def _define_reduction(name: str, op: OpDef[Tensor], doc: str) -> Callable[..., T
 reduce_sum = _define_reduction(
     "reduce_sum",
     sum_op,
-    """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
+    """The sum along ``axis``.
 
-    Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
+    Args:
+        input_tensor: A tensor of numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -392,6 +401,17 @@ reduce_mean = _define_reduction(
     "reduce_mean",
     mean_op,
     """The mean along ``axis``; of integers cut towards zero, of nothing NaN (0).
+
+    Args:
+        input_tensor: A tensor of numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
 
     Example:
         >>> x = tf.constant([[1.0, 2.0], [3.0, 4.0]])
@@ -414,6 +434,17 @@ reduce_max = _define_reduction(
     "reduce_max",
     max_op,
     """The largest element along ``axis``; of nothing -inf or the dtype's least. Ties share the gradient.
+
+    Args:
+        input_tensor: A tensor of real numbers.
+        axis: A dimension or a list of them, negative from the last; None for all.
+        keepdims: Whether the dimensions of ``axis`` are kept, with size 1.
+
+    Returns:
+        A tensor of the input's dtype, without the dimensions of ``axis``.
+
+    Raises:
+        InvalidArgumentError: An axis is out of range or named twice.
 
     Example:
         >>> tf.reduce_max([[1.0, 5.0], [3.0, 4.0]], axis=1).eval()

@@ -314,11 +314,21 @@ def embedding_lookup(
     validate_indices: bool = True,
     max_norm: float | None = None,
 ) -> Tensor:
-    """The rows of a table for ``ids``: shape ``[*ids.shape, *row]``.
+    """The rows of a table for ``ids``.
 
-    A list of several ``params`` holds the table in parts: row i is in part ``i % n`` ("mod"), or the parts
-    hold consecutive rows, the first ones one more if need be ("div"). With ``max_norm`` rows of larger
-    Euclidean norm are scaled down to it. Raises `InvalidArgumentError`.
+    Args:
+        params: The table ``[rows, *row]``, or a list of its parts.
+        ids: Integers of any shape.
+        partition_strategy: With several parts, "mod": row i is in part ``i % n``; "div": the parts hold
+            consecutive rows, the first ones one more if need be.
+        validate_indices: Accepted: indices are always validated.
+        max_norm: The Euclidean norm to which larger rows are scaled down; None for none.
+
+    Returns:
+        A tensor of shape ``[*ids.shape, *row]``.
+
+    Raises:
+        InvalidArgumentError: The parts do not fit each other, or the strategy is unknown.
 
     Example:
         >>> table = tf.constant([[1.0, 1.0], [2.0, 2.0]])

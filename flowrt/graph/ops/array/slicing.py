@@ -137,9 +137,18 @@ slice_op: OpDef[Tensor] = define_op(
 
 
 def slice(input_: TensorLike, begin: NumericLike, size: NumericLike, name: str | None = None) -> Tensor:
-    """The block of shape ``size`` that starts at ``begin``; both are vectors with one number per dimension.
+    """A block of a tensor.
 
-    A size of -1 extends to the end of its dimension. Raises `InvalidArgumentError` for a block out of bounds.
+    Args:
+        input_: A tensor.
+        begin: The block's first element, a vector with one number per dimension.
+        size: The block's shape; -1 extends to the end of a dimension.
+
+    Returns:
+        A tensor of shape ``size``.
+
+    Raises:
+        InvalidArgumentError: The block is out of bounds.
 
     Example:
         >>> tf.slice([1, 2, 3, 4], begin=[1], size=[2]).eval()

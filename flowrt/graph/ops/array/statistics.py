@@ -231,9 +231,18 @@ def argmax(
     name: str | None = None,
     output_type: DTypeLike = dtypes.int64,
 ) -> Tensor:
-    """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
+    """The index of the largest element along ``axis``, the first of equals.
 
-    Raises `InvalidArgumentError` for an axis out of range or without elements.
+    Args:
+        input: A tensor of numbers.
+        axis: The dimension, by default 0; negative from the last.
+        output_type: The dtype of the indices, int32 or int64.
+
+    Returns:
+        A tensor of ``output_type``, of the input's shape without ``axis``.
+
+    Raises:
+        InvalidArgumentError: The axis is out of range or has no elements.
 
     Example:
         >>> tf.argmax([[1.0, 5.0], [3.0, 2.0]], axis=1).eval()

@@ -104,6 +104,13 @@ tile: OpDef[Tensor] = define_op(
     traits=Traits(narrows=True),
     doc="""The input repeated ``multiples[i]`` times along dimension i.
 
+    Args:
+        input: A tensor.
+        multiples: An integer vector with one number per dimension.
+
+    Returns:
+        A tensor of the same rank and dtype.
+
     Example:
         >>> tf.tile([[1, 2]], [2, 2]).eval()
         array([[1, 2, 1, 2],

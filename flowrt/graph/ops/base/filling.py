@@ -131,7 +131,14 @@ def _is_plain_shape(shape: Any) -> bool:
 
 
 def zeros(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
-    """Zeros (False, empty strings) of ``shape``, a shape or an integer vector.
+    """Zeros (False, empty strings).
+
+    Args:
+        shape: A shape or an integer vector.
+        dtype: The elements' dtype.
+
+    Returns:
+        A tensor of ``shape``.
 
     Example:
         >>> tf.zeros([2, 3]).eval()
@@ -142,7 +149,14 @@ def zeros(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str |
 
 
 def ones(shape: ShapeTensorLike, dtype: DTypeLike = dtypes.float32, name: str | None = None) -> Tensor:
-    """Ones (True) of ``shape``, a shape or an integer vector.
+    """Ones (True).
+
+    Args:
+        shape: A shape or an integer vector.
+        dtype: The elements' dtype.
+
+    Returns:
+        A tensor of ``shape``.
 
     Example:
         >>> tf.ones([2], tf.int32).eval()
@@ -179,7 +193,15 @@ ones_like_op = _like_op("OnesLike", 1, "Ones of the input's shape and dtype.")
 def zeros_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Zeros of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known.
+    """Zeros in the shape of another tensor.
+
+    Args:
+        tensor: A tensor.
+        dtype: The dtype of the result; None for that of ``tensor``.
+        optimize: Accepted: with a known shape the result is a constant.
+
+    Returns:
+        A tensor of zeros.
 
     Example:
         >>> tf.zeros_like([[1, 2]]).eval()
@@ -191,7 +213,15 @@ def zeros_like(
 def ones_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
-    """Ones of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known.
+    """Ones in the shape of another tensor.
+
+    Args:
+        tensor: A tensor.
+        dtype: The dtype of the result; None for that of ``tensor``.
+        optimize: Accepted: with a known shape the result is a constant.
+
+    Returns:
+        A tensor of ones.
 
     Example:
         >>> tf.ones_like([[1.5, 2.0]]).eval()

@@ -96,6 +96,12 @@ identity = _identity_op(
     LINEAR,
     """The input as it is.
 
+Args:
+    input: A tensor of any shape and dtype.
+
+Returns:
+    A tensor with the same value.
+
 Example:
     >>> tf.identity([1, 2]).eval()
     array([1, 2], dtype=int32)
@@ -106,6 +112,12 @@ stop_gradient = _identity_op(
     NONDIFFERENTIABLE,
     NONDIFFERENTIABLE,
     """The input, which counts as a constant for gradients.
+
+    Args:
+        input: A tensor.
+
+    Returns:
+        A tensor with the same value.
 
     Example:
         >>> x = tf.constant(3.0)
@@ -364,8 +376,15 @@ cast_op = define_op(
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """``x`` with elements of ``dtype``; a tensor that has that dtype is returned as it is.
 
-    Floats become integers towards zero, complex numbers real by dropping the imaginary part first,
-    numbers bool as ``!= 0``.
+    Floats become integers towards zero, complex numbers real by dropping the imaginary part first, numbers
+    bool as ``!= 0``.
+
+    Args:
+        x: A tensor of numbers or bools.
+        dtype: The dtype of the result.
+
+    Returns:
+        A tensor of the shape of ``x``.
 
     Example:
         >>> tf.cast([1.7, -1.7], tf.int32).eval()
@@ -387,6 +406,8 @@ def _cast_to(dtype: DType, function_name: str, name: str) -> Callable[..., Tenso
     function.__name__ = function.__qualname__ = function_name
     function.__doc__ = (
         f"``x`` as {dtype.name}: the older name of `cast`.\n\n"
+        "Args:\n    x: A tensor of numbers or bools.\n\n"
+        f"Returns:\n    A tensor of {dtype.name}, of the shape of ``x``.\n\n"
         f"Example:\n    >>> tf.{function_name}([1, 2]).dtype\n    {dtype!r}"
     )
     return function

@@ -115,7 +115,14 @@ rank_op = define_op(
 
 
 def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
-    """The shape of ``input`` at run time, a vector of ``out_type``; a constant when it is known already.
+    """The shape of ``input`` at run time.
+
+    Args:
+        input: A tensor.
+        out_type: The dtype of the dimensions, int32 or int64.
+
+    Returns:
+        A vector with one number per dimension; a constant when the shape is known already.
 
     Example:
         >>> tf.shape([[1, 2, 3], [4, 5, 6]]).eval()
@@ -245,7 +252,14 @@ reshape: OpDef[Tensor] = define_op(
     simplify=_simplify_reshape,
     loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
     batch=in_front({1: "size"}),
-    doc="""The same elements in row-major order in another shape; one dimension may be -1: the rest.
+    doc="""The same elements in row-major order in another shape.
+
+    Args:
+        tensor: A tensor of any shape and dtype.
+        shape: The new shape, an integer vector; one dimension may be -1: the rest.
+
+    Returns:
+        A tensor of that shape, with as many elements as ``tensor``.
 
     Example:
         >>> tf.reshape([1, 2, 3, 4, 5, 6], [2, -1]).eval()
@@ -296,7 +310,14 @@ expand_dims_op = define_op(
 
 @tf1_names(axis="dim")
 def expand_dims(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
-    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one.
+    """``input`` with a dimension of 1 inserted at ``axis``.
+
+    Args:
+        input: A tensor.
+        axis: The position of the new dimension; negative axes count from after the last one.
+
+    Returns:
+        A tensor with the same elements and one dimension more.
 
     Example:
         >>> tf.expand_dims([1, 2], axis=-1).eval()
@@ -357,7 +378,14 @@ squeeze_op = define_op(
 
 @tf1_names(axis="squeeze_dims")
 def squeeze(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
-    """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints).
+    """``input`` without dimensions of 1.
+
+    Args:
+        input: A tensor.
+        axis: The dimensions to drop, an int or a list of ints; None for all of size 1.
+
+    Returns:
+        A tensor with the same elements.
 
     Example:
         >>> tf.squeeze([[[1], [2]]]).eval()
@@ -463,7 +491,15 @@ conjugate_transpose: OpDef[Tensor] = define_op(
 def transpose(
     a: TensorLike, perm: NumericLike | None = None, name: str = "transpose", conjugate: bool = False
 ) -> Tensor:
-    """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated.
+    """``a`` with its dimensions in another order.
+
+    Args:
+        a: A tensor.
+        perm: The order: dimension i of the result is ``perm[i]`` of ``a``. None reverses them.
+        conjugate: Whether the elements are conjugated.
+
+    Returns:
+        A tensor of the same dtype.
 
     Example:
         >>> tf.transpose([[1, 2], [3, 4]]).eval()

@@ -194,6 +194,13 @@ subtract = binary_op(
     loop=instruction("sub"),
     doc="""x - y.
 
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
     Example:
         >>> tf.subtract([5, 7], [1, 2]).eval()
         array([4, 5], dtype=int32)
@@ -215,6 +222,13 @@ multiply = binary_op(
     loop=instruction("mul"),
     doc="""x * y.
 
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
     Example:
         >>> tf.multiply([1, 2, 3], 2).eval()
         array([2, 4, 6], dtype=int32)
@@ -224,6 +238,13 @@ multiply = binary_op(
 
 def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined.
+
+    Args:
+        x: A tensor.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
 
     Example:
         >>> tf.add([1, 2], 10).eval()
@@ -267,6 +288,13 @@ squared_difference = binary_op(
     narrows=False,
     loop=Loop(lambda b, x, y: (x - y) * (x - y)),
     doc="""conj(x - y) * (x - y).
+
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
 
     Example:
         >>> tf.squared_difference([1.0, 4.0], 2.0).eval()
@@ -317,7 +345,13 @@ add_n_op = define_op(
 
 
 def add_n(inputs: NumericLike, name: str | None = None) -> Tensor:
-    """The sum of tensors (or `IndexedSlices`, which become dense) of one shape and dtype.
+    """The sum of tensors.
+
+    Args:
+        inputs: A list of tensors (or `IndexedSlices`, which become dense) of one shape and dtype.
+
+    Returns:
+        A tensor of that shape and dtype.
 
     Example:
         >>> tf.add_n([[1.0], [2.0], [3.0]]).eval()
@@ -418,7 +452,17 @@ power = binary_op(
     loop=on_floats(_power_in_loop),
     narrows=False,
     simplify=_simplify_power,
-    doc="""x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run.
+    doc="""x to the power of y.
+
+    Args:
+        x: A tensor of numbers.
+        y: A tensor of the same dtype; the shapes broadcast.
+
+    Returns:
+        A tensor of the common shape.
+
+    Raises:
+        InvalidArgumentError: When run, for a negative power of an integer.
 
     Example:
         >>> tf.pow([2.0, 3.0], 2.0).eval()
@@ -458,6 +502,13 @@ maximum = _extreme_op(
     greater_equal,
     """The larger of x and y.
 
+Args:
+    x: A tensor of real numbers.
+    y: A tensor of the same dtype; the shapes broadcast.
+
+Returns:
+    A tensor of the common shape.
+
 Example:
     >>> tf.maximum([1, 5], [3, 2]).eval()
     array([3, 5], dtype=int32)
@@ -471,6 +522,13 @@ minimum = _extreme_op(
     less_equal,
     """The smaller of x and y.
 
+Args:
+    x: A tensor of real numbers.
+    y: A tensor of the same dtype; the shapes broadcast.
+
+Returns:
+    A tensor of the common shape.
+
 Example:
     >>> tf.minimum([1, 5], [3, 2]).eval()
     array([1, 2], dtype=int32)
@@ -483,7 +541,16 @@ def clip_by_value(
 ) -> Any:
     """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. Slices stay slices.
 
-    The bounds are scalars or broadcast to t's shape; raises `InvalidArgumentError` if they would widen it.
+    Args:
+        t: A tensor, or `IndexedSlices`.
+        clip_value_min: The least value: a scalar, or a tensor that broadcasts to the shape of ``t``.
+        clip_value_max: The greatest value, likewise.
+
+    Returns:
+        A tensor, or `IndexedSlices`, of the shape and dtype of ``t``.
+
+    Raises:
+        InvalidArgumentError: The bounds would widen the shape of ``t``.
 
     Example:
         >>> tf.clip_by_value([-2.0, 0.5, 3.0], -1.0, 1.0).eval()

@@ -136,6 +136,13 @@ less = _comparison(
     "REAL",
     doc="""x < y.
 
+Args:
+    x: A tensor of real numbers.
+    y: A tensor of the same dtype; the shapes broadcast.
+
+Returns:
+    A tensor of bool, of the common shape.
+
 Example:
     >>> tf.less([1, 5], 3).eval()
     array([ True, False])
@@ -164,6 +171,13 @@ greater = _comparison(
     "REAL",
     doc="""x > y.
 
+Args:
+    x: A tensor of real numbers.
+    y: A tensor of the same dtype; the shapes broadcast.
+
+Returns:
+    A tensor of bool, of the common shape.
+
 Example:
     >>> tf.greater([1, 5], 3).eval()
     array([False,  True])
@@ -191,6 +205,14 @@ equal = _comparison(
     "eq",
     doc="""x == y.
 
+Args:
+    x: A tensor.
+    y: A tensor of the same dtype; the shapes broadcast.
+    incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is False.
+
+Returns:
+    A tensor of bool, of the common shape.
+
 Example:
     >>> tf.equal([1, 2, 3], [1, 0, 3]).eval()
     array([ True, False,  True])
@@ -204,6 +226,14 @@ not_equal = _comparison(
     "not_equal",
     "ne",
     doc="""x != y.
+
+Args:
+    x: A tensor.
+    y: A tensor of the same dtype; the shapes broadcast.
+    incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is True.
+
+Returns:
+    A tensor of bool, of the common shape.
 
 Example:
     >>> tf.not_equal([1, 2], [1, 0]).eval()
@@ -425,9 +455,15 @@ select_v2: OpDef[Tensor] = elementwise_op(
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
-    """x where ``condition`` holds, else y, of one shape; the condition has it too, or is a vector over rows.
+    """x where ``condition`` holds, else y; without x and y the coordinates of the true elements.
 
-    Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
+    Args:
+        condition: A tensor of bool, of the shape of x, or a vector over its rows.
+        x: A tensor.
+        y: A tensor of the shape and dtype of x.
+
+    Returns:
+        A tensor like x; without x and y, int64 of shape ``[n, rank]``.
 
     Example:
         >>> tf.where([True, False], [1, 2], [10, 20]).eval()

@@ -167,7 +167,13 @@ def conj(x: NumericLike, name: str | None = None) -> Tensor:
 
 
 def abs(x: NumericLike, name: str | None = None) -> Tensor:
-    """The magnitude of each element, real also for a complex tensor.
+    """The magnitude of each element.
+
+    Args:
+        x: A tensor of numbers.
+
+    Returns:
+        A tensor of the same shape, real also for a complex ``x``.
 
     Example:
         >>> tf.abs([-1, 2]).eval()

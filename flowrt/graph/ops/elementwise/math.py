@@ -234,6 +234,12 @@ exp = _ufunc_op(
     (-2, 2),
     """e to the power of x.
 
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.exp([0.0]).eval()
         array([1.], dtype=float32)
@@ -259,6 +265,12 @@ log = _ufunc_op(
     (0.5, 3),
     """The natural logarithm.
 
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.log([1.0, 0.0]).eval()
         array([  0., -inf], dtype=float32)
@@ -283,6 +295,12 @@ sqrt = _ufunc_op(
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
     (0.5, 3),
     """The square root.
+
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.sqrt([4.0, 9.0]).eval()
@@ -315,6 +333,12 @@ square = unary_op(
     unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
     """x * x.
 
+    Args:
+        x: A tensor of numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.square([1.0, -3.0]).eval()
         array([1., 9.], dtype=float32)
@@ -339,6 +363,12 @@ sigmoid = unary_op(
     lambda d, x, y: sigmoid_grad(y, d),
     unary_samples(-3, 3, _COMPLEX, np.array([-1e4, 1e4], np.float32)),
     """1 / (1 + exp(-x)).
+
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.sigmoid([0.0]).eval()
@@ -432,6 +462,12 @@ tanh = _ufunc_op(
     lambda d, x, y: tanh_grad(y, d),
     (-2, 2),
     """The hyperbolic tangent.
+
+    Args:
+        x: A tensor of floats or complex numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
 
     Example:
         >>> tf.tanh([0.0]).eval()

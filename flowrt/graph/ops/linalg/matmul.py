@@ -214,10 +214,24 @@ def matmul(
     b_is_sparse: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """The product of matrices ``[..., m, k]`` and ``[..., k, n]``; leading dimensions broadcast.
+    """The product of matrices; leading dimensions broadcast.
 
-    ``a_is_sparse`` and ``b_is_sparse`` are hints that change nothing. Raises `InvalidArgumentError` for
-    shapes that do not fit, for rank below 2, and for an input that is to be both transposed and adjoint.
+    Args:
+        a: A tensor ``[..., m, k]``.
+        b: A tensor ``[..., k, n]``.
+        transpose_a: Whether ``a`` is ``[..., k, m]``, and transposed first.
+        transpose_b: Whether ``b`` is ``[..., n, k]``, and transposed first.
+        adjoint_a: The same as ``transpose_a``, with complex conjugates.
+        adjoint_b: The same as ``transpose_b``, with complex conjugates.
+        a_is_sparse: A hint, which changes nothing.
+        b_is_sparse: A hint, which changes nothing.
+
+    Returns:
+        A tensor ``[..., m, n]``.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit, a rank is below 2, or an input is to be both transposed
+            and adjoint.
 
     Example:
         >>> tf.matmul([[1.0, 2.0]], [[3.0], [4.0]]).eval()

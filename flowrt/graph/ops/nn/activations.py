@@ -151,6 +151,12 @@ relu = _activation(
     "REAL",
     """max(x, 0).
 
+    Args:
+        features: A tensor of real numbers.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
     Example:
         >>> tf.nn.relu([-1.0, 2.0]).eval()
         array([0., 2.], dtype=float32)

@@ -177,11 +177,19 @@ bias_add_grad: OpDef[Tensor] = define_op(
 def bias_add(
     value: NumericLike, bias: NumericLike, data_format: str | None = None, name: str | None = None
 ) -> Tensor:
-    """``value`` with the vector ``bias`` added along its channels, the last axis, or axis 1 for data
-    formats "NC...".
+    """``value`` with a bias added along its channels.
 
-    Raises `InvalidArgumentError` for a value of rank below 2, a bias of another length, or an unknown data
-    format.
+    Args:
+        value: A tensor of rank 2 or more.
+        bias: A vector, with one number per channel.
+        data_format: "NHWC" and the like for channels along the last axis, the default; "NC..." for axis 1.
+
+    Returns:
+        A tensor of the shape of ``value``.
+
+    Raises:
+        InvalidArgumentError: The value's rank is below 2, the bias has another length, or the data format is
+            unknown.
 
     Example:
         >>> tf.nn.bias_add([[1.0, 2.0]], [10.0, 20.0]).eval()
@@ -216,12 +224,22 @@ def dropout(
     name: str | None = None,
     rate: NumericLike | None = None,
 ) -> Tensor:
-    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others divided by
-    ``1 - rate``.
+    """``x`` with some elements zeroed, at random in every step, and the others scaled up to keep the mean.
 
-    ``noise_shape`` broadcasts to x's shape (None means x's own dimension): elements along dimensions of 1 are
-    kept or dropped together. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate
-    outside [0, 1) or a missing rate.
+    Args:
+        x: A tensor of floats.
+        keep_prob: The probability that an element is kept: ``1 - rate``.
+        noise_shape: A shape that broadcasts to that of ``x``: elements along dimensions of 1 are kept or
+            dropped together. None for the shape of ``x``.
+        seed: The operation's seed.
+        rate: The probability that an element is zeroed; the others are divided by ``1 - rate``.
+
+    Returns:
+        A tensor of the shape and dtype of ``x``.
+
+    Raises:
+        DTypeError: ``x`` is not of floats.
+        InvalidArgumentError: The rate is outside [0, 1), or missing.
 
     Example:
         >>> kept = tf.nn.dropout(tf.ones([1000]), rate=0.5, seed=1).eval()

@@ -48,11 +48,22 @@ def conv2d(
     dilations: Ints = _ONES,
     name: str | None = None,
 ) -> Tensor:
-    """The cross-correlation of images ``[n, h, w, c]`` (or NCHW) with filters ``[kh, kw, c / groups, f]``.
+    """The cross-correlation of images with filters.
 
-    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension. With ``padding``
-    "SAME" the result has ``ceil(h / stride)`` rows, with "VALID" those of whole windows. Raises
-    `InvalidArgumentError` for shapes that do not fit and for missing strides or padding.
+    Args:
+        input: Images ``[n, h, w, c]``, or ``[n, c, h, w]`` with ``data_format`` "NCHW".
+        filter: Filters ``[kh, kw, c / groups, f]``; ``filters`` is its newer name.
+        strides: An int, one per spatial axis, or one per dimension.
+        padding: "SAME" for ``ceil(h / stride)`` rows, "VALID" for those of whole windows, or (before, after)
+            pairs, one per dimension.
+        data_format: "NHWC" or "NCHW".
+        dilations: The steps between a filter's elements, as ``strides``.
+
+    Returns:
+        A tensor ``[n, rows, columns, f]``, or ``[n, f, rows, columns]``.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit, or strides or padding are missing.
 
     Example:
         >>> image = tf.ones([1, 3, 3, 1])

@@ -274,11 +274,18 @@ def _last(x: Tensor, axis: int) -> list[int]:
 def softmax_cross_entropy_with_logits_v2(
     labels: NumericLike, logits: NumericLike, axis: int | None = None, name: str | None = None
 ) -> Tensor:
-    """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and
-    ``softmax(logits)``.
+    """The cross-entropy of ``labels`` and ``softmax(logits)``; gradients flow into both.
 
-    The result has the shape of ``logits`` without ``axis``; gradients flow into both. Raises
-    `InvalidArgumentError` for shapes that do not fit.
+    Args:
+        labels: A distribution along ``axis``, of the shape of ``logits``.
+        logits: Floats, before any softmax.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        The losses, of the shape of ``logits`` without ``axis``.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit.
 
     Example:
         >>> labels, logits = [[0.0, 1.0]], [[1.0, 1.0]]
@@ -309,6 +316,14 @@ def softmax_cross_entropy_with_logits(
 ) -> Tensor:
     """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``.
 
+    Args:
+        labels: A distribution along ``dim``, of the shape of ``logits``.
+        logits: Floats, before any softmax.
+        dim: The dimension of the classes.
+
+    Returns:
+        The losses, of the shape of ``logits`` without ``dim``.
+
     Example:
         >>> tf.nn.softmax_cross_entropy_with_logits(labels=[[0.5, 0.5]], logits=[[0.0, 0.0]]).eval()
         array([0.6931472], dtype=float32)
@@ -326,11 +341,19 @@ def sparse_softmax_cross_entropy_with_logits(
     logits: NumericLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the class indices ``labels``
-    ``[...]``.
+    """The cross-entropy of ``softmax(logits)`` and class indices.
 
-    Raises `InvalidArgumentError` for incompatible shapes, and at run time for a label outside ``[0,
-    classes)``. On a GPU such a label gives NaN, as loss and as gradient of its row.
+    On a GPU a label out of range gives NaN, as loss and as gradient of its row, instead of an error.
+
+    Args:
+        labels: Class indices ``[...]``, integers in ``[0, classes)``.
+        logits: Floats ``[..., classes]``, before any softmax.
+
+    Returns:
+        The losses ``[...]``, one for each label.
+
+    Raises:
+        InvalidArgumentError: The shapes do not fit; at run time, a label is out of range.
 
     Example:
         >>> tf.nn.sparse_softmax_cross_entropy_with_logits(labels=[1], logits=[[0.0, 0.0]]).eval()
@@ -361,10 +384,17 @@ def sigmoid_cross_entropy_with_logits(
     logits: NumericLike | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """The cross-entropy of independent classes of probabilities ``labels`` and ``sigmoid(logits)``,
-    elementwise.
+    """The cross-entropy of independent classes, elementwise.
 
-    Raises `InvalidArgumentError` unless both have the same shape.
+    Args:
+        labels: Probabilities, of the shape of ``logits``.
+        logits: Floats of any shape, before any sigmoid.
+
+    Returns:
+        The losses, of the same shape.
+
+    Raises:
+        InvalidArgumentError: The shapes differ.
 
     Example:
         >>> tf.nn.sigmoid_cross_entropy_with_logits(labels=[1.0], logits=[0.0]).eval()
@@ -465,6 +495,12 @@ l2_loss: OpDef[Tensor] = define_op(
     batch=_batch_l2_loss,
     axes="..a -> ",
     doc="""Half the sum of the squares.
+
+    Args:
+        t: A tensor of floats.
+
+    Returns:
+        A scalar.
 
     Example:
         >>> tf.nn.l2_loss([3.0, 4.0]).eval()

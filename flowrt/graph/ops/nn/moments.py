@@ -34,10 +34,16 @@ def moments(
     name: str | None = None,
     keepdims: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
+    """The mean and the variance of ``x`` along ``axes``. float16 and bfloat16 are worked on in float32.
 
-    float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
-    mean.
+    Args:
+        x: A tensor of floats.
+        axes: A dimension or a list of them.
+        shift: Not used: the variance is taken around the mean.
+        keepdims: Whether the dimensions of ``axes`` are kept, with size 1.
+
+    Returns:
+        (mean, variance), without the dimensions of ``axes``.
 
     Example:
         >>> mean, variance = tf.nn.moments(tf.constant([1.0, 3.0]), axes=[0])

@@ -172,11 +172,20 @@ def _check_list(what: str, t_list: Any) -> None:
 def clip_by_global_norm(
     t_list: Sequence[Any], clip_norm: NumericLike, use_norm: Any = None, name: str | None = None
 ) -> tuple[Any, Tensor]:  # a list; scripts put it where a tuple was
-    """The tensors of the list, all scaled down by ``clip_norm / max(global_norm, clip_norm)``; and the global
-    norm.
+    """Tensors, all scaled down by ``clip_norm / max(global_norm, clip_norm)``. An infinite or NaN norm makes
+    every element NaN.
 
-    ``use_norm`` is the global norm, if already computed. None entries stay None, `IndexedSlices` stay sparse.
-    An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
+    Args:
+        t_list: Tensors, `IndexedSlices`, which stay sparse, or None, which stays None.
+        clip_norm: The largest norm, a scalar.
+        use_norm: The global norm, if already computed.
+
+    Returns:
+        (the list of scaled tensors, the global norm).
+
+    Raises:
+        DTypeError: ``t_list`` is no list or tuple.
+        InvalidArgumentError: It has only None.
 
     Example:
         >>> clipped, norm = tf.clip_by_global_norm([tf.constant([3.0]), tf.constant([4.0])], 1.0)

@@ -390,10 +390,17 @@ def max_pool(
     data_format: DataFormat = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
+    """The maximum of each window of images. Padding is never the maximum.
 
-    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
-    VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
+    Args:
+        value: Images ``[n, h, w, c]``, or ``[n, c, h, w]`` with ``data_format`` "NCHW".
+        ksize: The window: an int, one per spatial axis, or one per dimension.
+        strides: The steps between windows, likewise.
+        padding: "SAME", "VALID", or a list of (before, after) pairs, one per axis.
+        data_format: "NHWC" or "NCHW".
+
+    Returns:
+        A tensor of the same rank and dtype, with one row and column per window.
 
     Example:
         >>> image = tf.reshape(tf.range(16.0), [1, 4, 4, 1])

@@ -121,9 +121,17 @@ log_softmax_op: OpDef[Tensor] = define_op(
 
 @tf1_names(axis="dim")
 def softmax(logits: NumericLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """``exp(logits)`` over its sum along ``axis``, by default the last.
+    """``exp(logits)`` over its sum along ``axis``.
 
-    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    Args:
+        logits: A tensor of floats, at least a vector.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        A tensor of the same shape and dtype; along ``axis`` its elements are positive, with the sum 1.
+
+    Raises:
+        InvalidArgumentError: The logits are a scalar, or do not have that axis.
 
     Example:
         >>> tf.nn.softmax([[0.0, 0.0], [1.0, 1.0]]).eval()
@@ -135,9 +143,17 @@ def softmax(logits: NumericLike, axis: int | None = None, name: str | None = Non
 
 @tf1_names(axis="dim")
 def log_softmax(logits: NumericLike, axis: int | None = None, name: str | None = None) -> Tensor:
-    """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
+    """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``.
 
-    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    Args:
+        logits: A tensor of floats, at least a vector.
+        axis: The dimension of the classes, by default the last.
+
+    Returns:
+        A tensor of the same shape and dtype.
+
+    Raises:
+        InvalidArgumentError: The logits are a scalar, or do not have that axis.
 
     Example:
         >>> tf.exp(tf.nn.log_softmax([0.0, 0.0])).eval()

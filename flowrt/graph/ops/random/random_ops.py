@@ -47,8 +47,13 @@ _MAX_SEED = 2**31 - 1
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Seed the default graph: random ops added from here on repeat their draws in every session. None: no
-    seed. Raises `DTypeError` for anything but an integer.
+    """Seed the default graph: random ops added from here on repeat their draws in every session.
+
+    Args:
+        seed: An integer; None for no seed.
+
+    Raises:
+        DTypeError: The seed is anything else.
 
     Example:
         >>> tf.set_random_seed(3)
@@ -289,11 +294,21 @@ def random_uniform(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Values of ``shape`` drawn uniformly from ``[minval, maxval)``; ``maxval`` is 1 for floats and required
-    for ints.
+    """Values drawn uniformly from ``[minval, maxval)``.
 
-    Raises `InvalidArgumentError` for integers without ``maxval``, and at run time unless ``minval < maxval``
-    for integers.
+    Args:
+        shape: The shape of the result, a list or an integer vector.
+        minval: The least value.
+        maxval: The bound above, exclusive; 1 for floats, and required for integers.
+        dtype: A dtype of floats, int32 or int64.
+        seed: The operation's seed; with it, or with `set_random_seed`, draws repeat in every session.
+
+    Returns:
+        A tensor of ``shape``, drawn anew in every step.
+
+    Raises:
+        InvalidArgumentError: Integers have no ``maxval``; at run time, unless ``minval < maxval`` for
+            integers.
 
     Example:
         >>> x = tf.random_uniform([100], 1, 3, seed=1).eval()
@@ -340,8 +355,17 @@ def random_normal(
     seed: int | None = None,
     name: str | None = None,
 ) -> Tensor:
-    """Values of ``shape`` drawn from the normal distribution; ``mean`` and ``stddev`` broadcast against
-    ``shape``.
+    """Values drawn from the normal distribution.
+
+    Args:
+        shape: The shape of the result, a list or an integer vector.
+        mean: The mean; it broadcasts against ``shape``.
+        stddev: The standard deviation; it broadcasts against ``shape``.
+        dtype: A dtype of floats.
+        seed: The operation's seed; with it, or with `set_random_seed`, draws repeat in every session.
+
+    Returns:
+        A tensor of ``shape``, drawn anew in every step.
 
     Example:
         >>> x = tf.random_normal([1000], mean=5.0, seed=1).eval()

@@ -46,7 +46,11 @@ no_op: OpDef[Operation] = define_op(
     shape=lambda s: [],
     kernel=lambda xp: (),
     samples=lambda rng: [sample()],
-    doc="Nothing: a point that others can wait for.",
+    doc="""Nothing: a point that others can wait for.
+
+    Returns:
+        An operation without outputs.
+    """,
 )
 
 
@@ -66,10 +70,20 @@ def _flatten(value: Any) -> Iterator[Any]:
 
 
 def group(*inputs: Fetch, name: str | None = None) -> Operation:
-    """An operation that ends after all ``inputs`` (operations, tensors, variables, nests of them).
+    """An operation that ends after all ``inputs``.
 
     Inputs on several devices are first gathered on each, so that one control edge crosses between two
-    devices. Raises `DTypeError` for something else.
+    devices.
+
+    Args:
+        inputs: Operations, tensors, variables, nests of them.
+        name: The operation's name.
+
+    Returns:
+        An operation without outputs.
+
+    Raises:
+        DTypeError: An input is something else.
 
     Example:
         >>> v = tf.Variable(1.0)
@@ -238,14 +252,22 @@ py_func_stateless = _define_call(
 def py_func(
     func: Callable[..., Any], inp: Sequence[Any], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
-    """The result of ``func`` on the values of ``inp``, computed when the graph runs.
+    """The result of a Python function, computed when the graph runs. It has no gradient.
 
-    ``func`` gets one read-only array per input (for a scalar, a NumPy scalar or bytes), and returns one array
-    (or number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a
-    list of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with
-    an equal one, folded or pruned. It has no gradient. At run time, raises `DTypeError` or
-    `InvalidArgumentError` if ``func`` returns something else, and the translated error of an exception in
-    ``func``, with that as its cause.
+    Args:
+        func: A function of one read-only array per input (for a scalar, a NumPy scalar or bytes), which
+            returns one array (or number or string) for each dtype of ``Tout``.
+        inp: A list of tensors.
+        Tout: A dtype or a list of them.
+        stateful: Whether each call counts; if not, it may be merged with an equal one, folded or pruned.
+
+    Returns:
+        A tensor, or a list of tensors, or for an empty list the operation. At run time, an exception in
+        ``func`` becomes the translated error, with that as its cause.
+
+    Raises:
+        DTypeError: At run time, ``func`` returns another dtype or number of results.
+        InvalidArgumentError: At run time, a result is no array of its dtype.
 
     Example:
         >>> tf.py_func(lambda x: x.sum(), [tf.constant([1.0, 2.0])], tf.float32).eval()

@@ -89,9 +89,14 @@ def scalar(
 ) -> Tensor:
     """A summary of one number.
 
-    ``name`` is the tag, in the current name scope; characters that names may not have become ``_``.
-    ``family`` prefixes it, which groups the summary with others. ``collections`` it joins: by default the one
-    of `merge_all`.
+    Args:
+        name: The tag, in the current name scope; characters that names may not have become ``_``.
+        tensor: A real scalar.
+        collections: Names of the collections that it joins: by default the one of `merge_all`.
+        family: A prefix of the tag, which groups the summary with others.
+
+    Returns:
+        A string scalar, an encoded Summary for `summary.FileWriter`.
 
     Example:
         >>> loss = tf.constant(0.5)
@@ -162,9 +167,19 @@ histogram_summary = define_op(
 def histogram(
     name: str, values: Any, collections: Sequence[str] | None = None, family: str | None = None
 ) -> Tensor:
-    """A summary of how ``values``, of any shape, are distributed. Arguments as for `scalar`.
+    """A summary of how values are distributed.
 
-    When run, raises `InvalidArgumentError` for NaN and infinities.
+    Args:
+        name: The tag: see `scalar`.
+        values: Real numbers of any shape.
+        collections: Names of the collections that it joins: by default the one of `merge_all`.
+        family: A prefix of the tag.
+
+    Returns:
+        A string scalar, an encoded Summary.
+
+    Raises:
+        InvalidArgumentError: When run, for NaN and infinities.
 
     Example:
         >>> weights = tf.random_normal([100])
@@ -285,11 +300,19 @@ def image(
     collections: Sequence[str] | None = None,
     family: str | None = None,
 ) -> Tensor:
-    """A summary of the first ``max_outputs`` of ``tensor``, [batch, height, width, 1, 3 or 4], as images.
+    """A summary of images.
 
-    uint8 values are used unchanged. Floats are scaled, each image separately: its largest value becomes 255,
-    and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments as for
-    `scalar`.
+    Args:
+        name: The tag: see `scalar`.
+        tensor: Images ``[batch, height, width, 1, 3 or 4]``. uint8 values are used unchanged. Floats are
+            scaled, each image separately: its largest value becomes 255, and if some are negative, 0 becomes
+            128 first. Pixels with NaN or infinity are red.
+        max_outputs: The number of images that are shown, the first of the batch.
+        collections: Names of the collections that it joins: by default the one of `merge_all`.
+        family: A prefix of the tag.
+
+    Returns:
+        A string scalar, an encoded Summary.
 
     Example:
         >>> digits = tf.zeros([10, 28, 28, 1])
@@ -326,7 +349,17 @@ merge_summary = define_op(
 
 
 def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name: str | None = None) -> Tensor:
-    """All of ``inputs`` in one summary. When run, raises `InvalidArgumentError` if two have one tag.
+    """Several summaries in one.
+
+    Args:
+        inputs: Summaries, as `scalar` and the like make them.
+        collections: Names of the collections that it joins; by default none.
+
+    Returns:
+        A string scalar, an encoded Summary.
+
+    Raises:
+        InvalidArgumentError: When run, if two have one tag.
 
     Example:
         >>> summaries = [tf.summary.scalar('a', 1.0), tf.summary.scalar('b', 2.0)]
@@ -341,8 +374,14 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 
 
 def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Any:
-    """All summaries of the collection ``key`` (with names that begin with ``scope``) merged; None if there
-    are none.
+    """All summaries of a collection merged.
+
+    Args:
+        key: The collection, that of all summaries by default.
+        scope: A regular expression: only summaries with names that begin with it.
+
+    Returns:
+        A string scalar; None if there are no summaries.
 
     Example:
         >>> loss = tf.summary.scalar('loss', 0.5)
