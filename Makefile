@@ -22,7 +22,7 @@ DEMO := runs/demo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs docs-site protos clean
+.PHONY: help demo test test-nightly fuzz soak lint types stubs check bench bench-scaling docs docs-site check-links protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -92,6 +92,10 @@ docs-site: $(READY)  ## build the documentation site (runs/site): pages, tutoria
 	@$(PY) $(PIP) install --editable '.[docs]'
 	@$(PY) -m sphinx --quiet --fail-on-warning --keep-going -c docs/site . runs/site
 	@echo runs/site/index.html
+
+check-links: $(READY)  ## visit the links of the documentation site that lead out of it (needs the network)
+	@$(PY) $(PIP) install --editable '.[docs]'
+	@$(PY) -m sphinx --quiet -b linkcheck -c docs/site . runs/links
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto
