@@ -37,13 +37,73 @@ with Progress("restoring", 8, "tensors") as progress:
 }
 
 
+MISTAKES = {
+    "shapes": (
+        "ones = tf.ones([2, 3])\ntf.matmul(ones, ones)",
+        2,
+        "(In[{n}]:2): expected a [m, k] and b [k, n]",
+    ),
+    "no feed": (
+        "fed = tf.placeholder(tf.float32, [2], name='fed')\nsession.run(fed)",
+        2,
+        "'fed' (In[{n}]:1): expected a value in feed_dict for this placeholder of float32[2]; got none",
+    ),
+    "feed of another shape": (
+        "session.run(y, {x: [1.0,\n                2.0]})",
+        1,
+        "'x' (In[2]:5): feed_dict: expected float32 of shape [?, 3]; got [1. 2.] of shape [2]",
+    ),
+    "no value": (
+        "w = tf.get_variable('w', [2])\nsession.run(w)",
+        2,
+        "(In[{n}]:1): variable 'w' has no value yet",
+    ),
+    "cell run again": (
+        "# as in the cell above\nw = tf.get_variable('w', [2])",
+        2,
+        "(In[{n}]:2): variable 'w': expected a new name; got that of an existing variable.",
+    ),
+    "another graph": (
+        "with tf.Graph().as_default():\n    other = tf.constant(1.0)\nsession.run(other)",
+        3,
+        "(In[{n}]:2): <flowrt.Tensor 'Const:0' shape=() dtype=float32> is not an element of this graph.",
+    ),
+    "branch": (
+        "flag = tf.constant(True)\nif flag:\n    pass",
+        2,
+        "(In[{n}]:2): Tensor 'Const:0' has no truth value",
+    ),
+    "loop": ("for row in x:\n    pass", 1, "(In[{n}]:1): Tensor 'x:0' cannot be iterated"),
+    "NumPy": ("import numpy\nnumpy.sin(y)", 2, "has no value yet: expected an array. Use flowrt.sin()"),
+    "height": ("tf.viz.show(\n    height=10)", 1, "show: expected a height of 100 pixels or more; got 10"),
+    "view": ("tf.viz.show(view='plced')", 1, "got 'plced'. Nearest: placed"),
+    "end of data": (
+        "row = tf.data.Dataset.range(1).make_one_shot_iterator().get_next()\nfor _ in 'ab':\n    session.run(row)",
+        3,
+        "(In[{n}]:1): end of sequence",
+    ),
+    "index": (
+        "i = tf.placeholder(tf.int32, [])\npicked = tf.gather([1.0, 2.0], i)\nsession.run(picked, {i: 5})",
+        3,
+        "(In[{n}]:2): indices: expected an index in [0, 2); got 5",
+    ),
+    "closed": (
+        "session.close()\nsession.run(y, {x: [[1, 2, 3]]})",
+        2,
+        "(In[{n}]:2): expected an open session; the session is closed.",
+    ),
+}
+"""Cells below those of `CELLS`, the line at which each fails, and a part of what is told; n is its number."""
+
+
 @pytest.fixture(scope="module")
 def outputs() -> dict[str, Any]:
     """The outputs of each cell, by its name; of the client's messages, those that update an output."""
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in CELLS.values()]
+    sources = CELLS | {name: cell for name, (cell, _, _) in MISTAKES.items()}
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources.values()]
     notebook = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(notebook, allow_errors=True, timeout=100, kernel_name="python3").execute()
-    return {name: cell.outputs for name, cell in zip(CELLS, notebook.cells, strict=True)}
+    return {name: cell.outputs for name, cell in zip(sources, notebook.cells, strict=True)}
 
 
 def error_of(outputs: Any) -> list[str]:
@@ -77,3 +137,14 @@ def test_a_notebook_shows_what_a_user_wants_to_know(outputs: dict[str, Any]) -> 
     for name in ("failing call", "users error"):
         assert not [line for line in error_of(outputs[name]) if "/flowrt/" in line]
     assert "(In[6]:1)" in error_of(outputs["failing call"])[-1]
+
+
+@pytest.mark.slow  # of the same kernel
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_in_a_cell_is_told_in_eight_lines(name: str, outputs: dict[str, Any]) -> None:
+    _, line, told = MISTAKES[name]
+    number = len(CELLS) + list(MISTAKES).index(name) + 1
+    shown = error_of(outputs[name])
+    assert len(shown) <= 8, "\n".join(shown)
+    assert f"Cell In[{number}], line {line}" in shown
+    assert told.replace("{n}", str(number)) in shown[-1]
