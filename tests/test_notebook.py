@@ -78,9 +78,10 @@ MISTAKES = {
     "height": ("tf.viz.show(\n    height=10)", 1, "show: expected a height of 100 pixels or more; got 10"),
     "view": ("tf.viz.show(view='plced')", 1, "got 'plced'. Nearest: placed"),
     "end of data": (
-        "row = tf.data.Dataset.range(1).make_one_shot_iterator().get_next()\nfor _ in 'ab':\n    session.run(row)",
+        "data = tf.data.Dataset.range(1)\nrow = data.make_one_shot_iterator().get_next()\n"
+        "session.run(row), session.run(row)",
         3,
-        "(In[{n}]:1): end of sequence",
+        "(In[{n}]:2): end of sequence",
     ),
     "index": (
         "i = tf.placeholder(tf.int32, [])\npicked = tf.gather([1.0, 2.0], i)\nsession.run(picked, {i: 5})",
