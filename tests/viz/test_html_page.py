@@ -313,6 +313,18 @@ def test_colours_follow_the_mode_and_the_legend_tells_them(page):
     assert len({tuple(colour) for colour, _ in seen.values()}) >= 3
 
 
+def test_the_panel_lists_the_largest_tensors_where_colours_show_memory(page):
+    page.evaluate("flowrtPage.state.change({colour: 'memory'})")
+    largest = page.evaluate(
+        "[...document.querySelectorAll('#details section')].find((s) => /most/i.test(s.innerText))"
+        ".querySelector('.link').title"
+    )
+    bytes_of = "[...flowrtPage.stage.tree.names.keys()].map((i) => flowrtPage.stage.bytes(i))"
+    assert page.evaluate(f"flowrtPage.stage.bytes({item(largest)}) === Math.max(...{bytes_of})")
+    page.evaluate("flowrtPage.state.change({colour: 'type'})")
+    assert "memory" not in page.text_of("#details").lower()
+
+
 def test_a_class_of_the_legend_can_be_seen_alone(page):
     page.click_on("#legend button")
     assert page.evaluate("flowrtPage.state.onlyClass") == 0

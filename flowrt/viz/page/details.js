@@ -1,10 +1,13 @@
 // The panel next to the graph: all facts about the selected item or, without a selection, the stage.
 
+import { MODES } from "./colour.js";
 import { breakable, byId, element, refill, replaceChildren } from "./dom.js";
 import { follow, operations, REACHES } from "./follow.js";
 import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.js";
+import { ROOT } from "./graph.js";
 
 const MOST_LISTED = 60;
+const LARGEST = 10; // operations in the list of those with most time or memory
 
 export class Details {
   #changes = new Map(); // of each stage: of 10,000 operations, finding what changed takes a while
@@ -46,11 +49,25 @@ export class Details {
         ["Edges", stage.edges.length.toLocaleString("en")],
       ]),
       stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
+      this.#largest(),
       this.#list("Added", itemsOf("added"), "added"),
       this.#list("Removed", itemsOf("removed"), "removed"),
       this.#changed(itemsOf("changed")),
       keys(),
     ];
+  }
+
+  /** The operations of most time or memory, where the colours show that. */
+  #largest() {
+    const { stage } = this;
+    const { label, amount, format } = MODES[this.state.colour];
+    if (!amount) return null;
+    const amounts = [...operations(stage, ROOT)].map((item) => [item, amount(stage, item)]);
+    const ranked = amounts.sort((a, b) => b[1] - a[1]).slice(0, LARGEST);
+    const rows = ranked.map(([item, value]) =>
+      element("li", {}, this.#link(item), element("span", { class: "what" }, format(value))),
+    );
+    return section(`${label}: most`, element("ul", { class: "plain" }, rows));
   }
 
   /** The changed operations by what changed, "device", with what it was and is. */
