@@ -856,7 +856,7 @@ def equal(
     Args:
         x: A tensor.
         y: A tensor of the same dtype; the shapes broadcast.
-        incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is False.
+        incompatible_shape_error: Accepted: shapes that do not broadcast are an error either way.
 
     Returns:
         A tensor of bool, of the common shape.
@@ -1440,7 +1440,7 @@ def not_equal(
     Args:
         x: A tensor.
         y: A tensor of the same dtype; the shapes broadcast.
-        incompatible_shape_error: Whether shapes that do not broadcast are an error; if not, the result is True.
+        incompatible_shape_error: Accepted: shapes that do not broadcast are an error either way.
 
     Returns:
         A tensor of bool, of the common shape.

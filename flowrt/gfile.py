@@ -138,7 +138,7 @@ def Glob(filename: Any) -> list[str]:
     """The names that the pattern ``filename`` matches, sorted.
 
     Args:
-        filename: A pattern, such as ``"data/*.csv"``, or a list of them.
+        filename: A pattern, such as ``"data/*.csv"``.
 
     Returns:
         A list of paths.

@@ -72,11 +72,10 @@ class Estimator:
         model_dir: The directory of checkpoints and summaries; by default a new temporary one.
         config: A `RunConfig`.
         params: A dict for ``model_fn``.
-        warm_start_from: A checkpoint, or an estimator's directory, from which variables get their first
-            values.
+        warm_start_from: Not supported: use `train.init_from_checkpoint` in ``model_fn``.
 
     Raises:
-        InvalidArgumentError: The function has other arguments.
+        InvalidArgumentError: The function has other arguments, or ``warm_start_from`` is given.
 
     Example:
         >>> def model_fn(features, labels, mode):

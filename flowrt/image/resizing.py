@@ -123,7 +123,7 @@ def resize_images(
         images: ``[height, width, channels]``, or ``[batch, height, width, channels]``.
         size: Two integers, the new height and width.
         method: A `ResizeMethod`, by default bilinear.
-        align_corners: Whether the corners' centers stay where they are.
+        align_corners: Whether the outer pixels' centres are put on each other.
         preserve_aspect_ratio: Whether the result is only as large as fits into ``size`` undistorted.
 
     Returns:

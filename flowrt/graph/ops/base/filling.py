@@ -198,7 +198,7 @@ def zeros_like(
     Args:
         tensor: A tensor.
         dtype: The dtype of the result; None for that of ``tensor``.
-        optimize: Accepted: with a known shape the result is a constant.
+        optimize: Whether the result is a constant where the shape is known.
 
     Returns:
         A tensor of zeros.
@@ -218,7 +218,7 @@ def ones_like(
     Args:
         tensor: A tensor.
         dtype: The dtype of the result; None for that of ``tensor``.
-        optimize: Accepted: with a known shape the result is a constant.
+        optimize: Whether the result is a constant where the shape is known.
 
     Returns:
         A tensor of ones.

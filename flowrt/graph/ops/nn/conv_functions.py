@@ -55,7 +55,7 @@ def conv2d(
         filter: Filters ``[kh, kw, c / groups, f]``; ``filters`` is its newer name.
         strides: An int, one per spatial axis, or one per dimension.
         padding: "SAME" for ``ceil(h / stride)`` rows, "VALID" for those of whole windows, or (before, after)
-            pairs, one per dimension.
+            pairs, one per axis.
         data_format: "NHWC" or "NCHW".
         dilations: The steps between a filter's elements, as ``strides``.
 
