@@ -32,7 +32,7 @@ from flowrt.graph.ops.base.shape_manipulation import (
     swapped_with_last,
     transpose,
 )
-from flowrt.graph.ops.elementwise.arithmetic import add
+from flowrt.graph.ops.elementwise.arithmetic import add, multiply
 from flowrt.graph.ops.elementwise.bitwise import invert
 from flowrt.graph.ops.elementwise.math import neg
 from flowrt.graph.shapes import Shape, format_shape, merge
@@ -94,14 +94,14 @@ def _first(keys: Any, k: int) -> Any:
 
 
 def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]:
-    """The gradient flows to the position of each value: rows concatenated, as segments of one element."""
+    """The gradient flows to the position of each value, counted through all rows: segments of one element."""
     x, indices = op.inputs[0], op.outputs[1]
     if dy is None:
         return [None, None]
-    length = getitem(shape(x), -1)
-    columns = reshape(indices, [-1, getitem(shape(indices), -1)])
-    starts = cast(expand_dims(range_op(0, size(x), length), 1), columns.dtype)
-    flat = unsorted_segment_sum(reshape(dy, shape(columns)), add(columns, starts), size(x))
+    rows, length = getitem(shape(x), slice(-1)), getitem(shape(x), -1)
+    starts = reshape(multiply(range_op(0, reduce_prod(rows), 1), length), rows)
+    places = add(indices, cast(expand_dims(starts, -1), indices.dtype))
+    flat = unsorted_segment_sum(dy, places, size(x))
     return [reshape(flat, shape(x)), None]
 
 
@@ -117,6 +117,8 @@ top_k_op: OpDef[list[Tensor]] = define_op(
         sample(rng.permutation(np.arange(4.0)), np.int32(4)),
         sample(np.array([3, 250, 3, 0], np.uint8), np.int32(3)),
         sample(np.array([[1, 2]], np.float16), np.int64(0), index_type=dtypes.int64),
+        sample(rng.standard_normal((2, 2)), np.int32(0)),
+        sample(rng.standard_normal((2, 0)), np.int32(0)),
     ),
     batch=leading,
     axes="..a n! -> ..a k, ..a k",

@@ -179,13 +179,14 @@ def _calls(rng: np.random.Generator, numbers: tuple[float, ...], **attrs: Any) -
         yield sample(boxes, scores, np.array(4, np.int32), *map(boxes.dtype.type, numbers), **attrs)
 
 
-_INPUTS = "boxes: T in float16 | float32, scores: T, max_output_size: host int32, iou_threshold: T"
+_BOXES = "boxes: T in float16 | float32, scores: T, max_output_size: host int32"
+_OVERLAP = "iou_threshold: T_threshold in float16 | float32"
 _DOC = """The places of at most ``max_output_size`` boxes ``[n, 4]``, best score first, none of which overlaps
     a better one by more than ``iou_threshold`` (of the area of both)"""
 
 non_max_suppression_v2: OpDef[Tensor] = define_op(
     "NonMaxSuppressionV2",
-    f"{_INPUTS} -> selected_indices: int32",
+    f"{_BOXES}, {_OVERLAP} -> selected_indices: int32",
     shape=_rows,
     kernel=lambda xp, *inputs: xp.asarray(_suppressed(xp, *inputs)[0]),
     samples=lambda rng: _calls(rng, (0.3,)),
@@ -194,7 +195,7 @@ non_max_suppression_v2: OpDef[Tensor] = define_op(
 
 non_max_suppression_v3: OpDef[Tensor] = define_op(
     "NonMaxSuppressionV3",
-    f"{_INPUTS}, score_threshold: T -> selected_indices: int32",
+    f"{_BOXES}, {_OVERLAP}, score_threshold: T_threshold -> selected_indices: int32",
     shape=_rows,
     kernel=lambda xp, *inputs: xp.asarray(_suppressed(xp, *inputs)[0]),
     samples=lambda rng: _calls(rng, (0.3, 0.2)),
@@ -210,7 +211,7 @@ def _v4(xp: Any, *inputs: Any, pad_to_max_output_size: bool) -> Any:
 
 non_max_suppression_v4: OpDef[list[Tensor]] = define_op(
     "NonMaxSuppressionV4",
-    f"{_INPUTS}, score_threshold: T -> selected_indices: int32, valid_outputs: int32",
+    f"{_BOXES}, {_OVERLAP}, score_threshold: T_threshold -> selected_indices: int32, valid_outputs: int32",
     attrs="pad_to_max_output_size: bool = False",
     shape=_rows_that_may_be_padded,
     kernel=_v4,
@@ -229,7 +230,7 @@ def _v5(xp: Any, *inputs: Any, pad_to_max_output_size: bool) -> Any:
 
 non_max_suppression_v5: OpDef[list[Tensor]] = define_op(
     "NonMaxSuppressionV5",
-    f"{_INPUTS}, score_threshold: T, soft_nms_sigma: T "
+    f"{_BOXES}, iou_threshold: T, score_threshold: T, soft_nms_sigma: T "
     "-> selected_indices: int32, selected_scores: T, valid_outputs: int32",
     attrs="pad_to_max_output_size: bool = False",
     shape=_rows_that_may_be_padded,

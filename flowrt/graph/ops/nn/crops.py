@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
@@ -89,7 +90,7 @@ def _pixels(places: Any, size: int) -> Any:
 
 
 def _image_gradient(
-    xp: Any, grads: Any, boxes: Any, box_ind: Any, image_size: Any, method: str, out: Any = None
+    xp: Any, grads: Any, boxes: Any, box_ind: Any, image_size: Any, T: DType, method: str, out: Any = None
 ) -> Any:
     dy, its_boxes, images = (on_host(xp, v) for v in (grads, boxes, box_ind))
     made = np.zeros(image_size, np.float32)
@@ -102,11 +103,11 @@ def _image_gradient(
             for v, n in ((corners.ys, image_size[1]), (corners.xs, image_size[2]))
         )
         np.add.at(made, (batch, rows[:, :, None], columns[:, None, :]), dy)
-        return delivered(xp, xp.asarray(made), np.float32, out)
+        return delivered(xp, xp.asarray(made), T.np, out)
     for rows, down in zip(corners.rows, (1 - corners.down, corners.down), strict=True):
         for columns, across in zip(corners.columns, (1 - corners.across, corners.across), strict=True):
             np.add.at(made, (batch, rows[:, :, None], columns[:, None, :]), dy * down * across)
-    return delivered(xp, xp.asarray(made), np.float32, out)
+    return delivered(xp, xp.asarray(made), T.np, out)
 
 
 def _box_gradient(xp: Any, grads: Any, image: Any, boxes: Any, box_ind: Any, out: Any = None) -> Any:
@@ -134,8 +135,9 @@ _SAMPLE = (np.array([[0, 0, 1, 1], [0.2, -0.1, 0.7, 1.2]], np.float32), np.array
 
 crop_and_resize_grad_image_op: OpDef[Tensor] = define_op(
     "CropAndResizeGradImage",
-    "grads: float32, boxes: float32, box_ind: int32, image_size: host int32 -> output: float32",
-    attrs="method: string = 'bilinear'",
+    "grads: float32, boxes: float32, box_ind: int32, image_size: host int32 "
+    "-> output: T in float16 | float32 | float64",
+    attrs="T: type = float32, method: string = 'bilinear'",
     shape=lambda s: [(s.value(3) and tuple(s.value(3))) or (None,) * 4],
     kernel=_image_gradient,
     vjp=NONDIFFERENTIABLE,
