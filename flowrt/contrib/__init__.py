@@ -2,6 +2,7 @@
 
 cluster_resolver    which tasks a job has
 crf                 conditional random fields over tags
+cudnn_rnn           networks of LSTM and GRU with cuDNN's formulas
 data                transformations of datasets
 distributions       probability distributions
 distribute          strategies, under their older names
@@ -29,6 +30,7 @@ from typing import Any
 from flowrt.contrib import (
     cluster_resolver,
     crf,
+    cudnn_rnn,
     data,
     distribute,
     distributions,
@@ -52,9 +54,9 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "crf", "data", "distribute", "distributions", "framework", "layers", "learn",
-    "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt", "rnn", "seq2seq", "slim",
-    "tensorboard", "tpu", "training",
+    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "framework", "layers",
+    "learn", "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt", "rnn", "seq2seq",
+    "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """

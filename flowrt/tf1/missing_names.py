@@ -148,7 +148,8 @@ there are no step objects. Instead: Strategy.experimental_run(fn, iterator, step
     contrib.distribute.Monitor contrib.distribute.StandardInputStep contrib.distribute.StandardSingleLossStep
     contrib.distribute.Step
 this cell is not supported. Instead: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell
-    contrib.cudnn_rnn contrib.rnn.NASCell contrib.rnn.UGRNNCell contrib.rnn.PhasedLSTMCell
+    contrib.rnn.NASCell contrib.rnn.UGRNNCell contrib.rnn.PhasedLSTMCell
+    contrib.cudnn_rnn.CudnnRNNTanh contrib.cudnn_rnn.CudnnRNNRelu
     contrib.rnn.GridLSTMCell contrib.rnn.GLSTMCell contrib.rnn.AttentionCellWrapper
     contrib.rnn.CoupledInputForgetGateLSTMCell contrib.rnn.LSTMBlockFusedCell contrib.rnn.GRUBlockCell
     contrib.rnn.GRUBlockCellV2
