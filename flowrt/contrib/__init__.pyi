@@ -3,6 +3,7 @@
 import builtins
 from flowrt.contrib import cluster_resolver as cluster_resolver
 from flowrt.contrib import crf as crf
+from flowrt.contrib import cudnn_rnn as cudnn_rnn
 from flowrt.contrib import data as data
 from flowrt.contrib import distribute as distribute
 from flowrt.contrib import distributions as distributions

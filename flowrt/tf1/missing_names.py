@@ -192,7 +192,7 @@ PUBLIC_NAMESPACES = [
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
-    "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.slim.nets",
+    "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
