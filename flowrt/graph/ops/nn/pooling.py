@@ -294,6 +294,7 @@ def _axes(rule: str, spatial: int) -> AxesRule:
 
 def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
+    of_input = "TInput" if dims == "3D" else "T"  # as TensorFlow has the attributes of MaxPool3DGrad
     forward: OpDef = define_op(
         f"MaxPool{dims}",
         f"input: T in {types} -> T",
@@ -310,7 +311,7 @@ def _define_maximum(dims: str, spatial: int, types: str, attrs: str) -> tuple[Op
     )
     to_input: OpDef = define_op(
         f"MaxPool{dims}Grad",
-        f"orig_input: T in {types}, orig_output: T, grad: T -> T",
+        f"orig_input: {of_input} in {types}, orig_output: {of_input}, grad: T in {types} -> T",
         attrs=attrs,
         shape=_max_grad_shape,
         kernel=_max_pool_grad,
