@@ -70,7 +70,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "onnx": ("flowrt.onnx.proto",),
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
-    "scipy": ("flowrt.contrib.opt.external",),
+    "scipy": ("flowrt.contrib.opt.external", "flowrt.keras.preprocessing.affine"),
     "shtab": ("flowrt.cli.completion",),
     "sklearn": ("flowrt.examples.tutorials.mnist.stand_in",),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),

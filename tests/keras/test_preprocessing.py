@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,8 +54,44 @@ def test_images_come_in_batches_normalized() -> None:
     assert [len(batch) for batch in found] == [2, 2, 1]
     assert sorted(np.concatenate(labels)) == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(np.concatenate(found).mean((1, 2, 3)), 0, atol=1e-6)
-    with pytest.raises(UnimplementedError, match="rotation_range is not supported"):
-        image.ImageDataGenerator(rotation_range=20)
+    with pytest.raises(UnimplementedError, match="brightness_range is not supported"):
+        image.ImageDataGenerator(brightness_range=[0.5, 1])
+
+
+_HALVED = np.array([[1, 3, 0, 0], [0, 3, 1, 0], [0, 1, 3, 0], [0, 0, 3, 1]]) / 4
+CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
+    "a quarter turn": ({"theta": 90}, lambda x: np.rot90(x, -1)),
+    "shifts": ({"tx": 1, "ty": -2}, lambda x: x[[1, 2, 3, 3]][:, [0, 0, 0, 1]]),
+    "half a pixel": ({"ty": 0.5}, lambda x: (x + x[:, [1, 2, 3, 3]]) / 2),
+    "a zoom of rows": ({"zx": 0.5}, lambda x: np.einsum("ij,jkc->ikc", _HALVED, x)),
+    "flips": ({"flip_horizontal": True, "flip_vertical": True}, lambda x: x[::-1, ::-1]),
+    "channels": ({"channel_shift_intensity": 0.5}, lambda x: np.minimum(x + 0.5, x.max())),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_an_image_is_changed_as_asked(change: str) -> None:
+    pytest.importorskip("scipy")
+    given, expected = CHANGES[change]
+    x = np.random.RandomState(0).rand(4, 4, 3)
+    found = image.ImageDataGenerator().apply_transform(x, given)
+    np.testing.assert_allclose(found, expected(x), atol=1e-12)
+
+
+def test_random_changes_of_a_seed_are_tensorflows() -> None:
+    generator = image.ImageDataGenerator(
+        rotation_range=30, width_shift_range=[1, 2, 3], height_shift_range=0.5, shear_range=10.0,
+        zoom_range=0.25, channel_shift_range=2.0, horizontal_flip=True, vertical_flip=True,
+    )  # fmt: skip
+    assert generator.get_random_transform((20, 30, 3), seed=7) == pytest.approx(
+        {
+            "theta": -25.42150263756257, "tx": 5.598375844802293, "ty": 1.0, "shear": 0.7699174082086735,
+            "zx": 1.000560231829969, "zy": 0.7860255666798808, "flip_horizontal": True, "flip_vertical": True,
+            "channel_shift_intensity": 0.7169199844837619, "brightness": None,
+        }
+    )  # fmt: skip
+    whole = image.ImageDataGenerator(width_shift_range=4)
+    assert whole.get_random_transform((20, 30, 3), seed=3)["ty"] == -2
 
 
 def test_data_sets_are_read_from_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

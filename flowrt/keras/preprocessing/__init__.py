@@ -3,6 +3,7 @@
 sequence    sequences of one length
 text        words as integers
 image       batches of images, randomly changed
+affine      images turned, shifted, sheared and zoomed
 """
 
 from flowrt.keras.preprocessing import image as image

@@ -10,6 +10,7 @@ import numpy as np
 
 from flowrt.errors import UnimplementedError
 from flowrt.graph.source import misuse
+from flowrt.keras.preprocessing.affine import apply_affine_transform, apply_channel_shift
 from flowrt.keras.sequences import Sequence
 
 Array = np.ndarray[Any, Any]
@@ -25,32 +26,46 @@ def img_to_array(img: Any, data_format: str | None = None, dtype: Any = "float32
 
 
 class ImageDataGenerator:
-    """Images ``[n, height, width, channels]`` in batches: shifted by up to a share or number of pixels,
-    flipped, scaled and normalized.
+    """Images ``[n, height, width, channels]`` in batches: turned, shifted, sheared, zoomed, flipped, scaled
+    and normalized.
 
-    Rotations, shears, zooms and shifts of channels are absent: they raise `UnimplementedError`.
+    ``rotation_range`` and ``shear_range`` are degrees. A shift is at most a share of the image below 1, or
+    that many pixels; of a list, one of its entries, of a whole number, one below it. ``zoom_range`` is
+    ``[least, most]``, or a number on both sides of 1. What comes from outside is filled by ``fill_mode``:
+    "nearest", "constant" (``cval``), "reflect" or "wrap". Whitening, changes of brightness and channels first
+    are absent: they raise `UnimplementedError`. All but flips need SciPy.
     """
 
     def __init__(
         self, featurewise_center: bool = False, samplewise_center: bool = False,
         featurewise_std_normalization: bool = False, samplewise_std_normalization: bool = False,
-        width_shift_range: float = 0.0, height_shift_range: float = 0.0, horizontal_flip: bool = False,
+        zca_whitening: bool = False, zca_epsilon: float = 1e-6, rotation_range: float = 0,
+        width_shift_range: Any = 0.0, height_shift_range: Any = 0.0, brightness_range: Any = None,
+        shear_range: float = 0.0, zoom_range: Any = 0.0, channel_shift_range: float = 0.0,
+        fill_mode: str = "nearest", cval: float = 0.0, horizontal_flip: bool = False,
         vertical_flip: bool = False, rescale: float | None = None,
-        preprocessing_function: Callable[[Array], Array] | None = None, validation_split: float = 0.0,
-        fill_mode: str = "nearest", **others: Any,
+        preprocessing_function: Callable[[Array], Array] | None = None, data_format: str | None = None,
+        validation_split: float = 0.0, interpolation_order: int = 1, dtype: Any = "float32",
     ) -> None:  # fmt: skip
-        for name, value in others.items():
-            if value:
-                raise misuse(
-                    f"ImageDataGenerator: expected shifts, flips and normalization; {name} is not supported",
-                    UnimplementedError,
-                )
+        absent = {
+            "zca_whitening": zca_whitening,
+            "brightness_range": brightness_range,
+            "data_format": data_format == "channels_first",
+        }
+        for name in (name for name, is_asked in absent.items() if is_asked):
+            raise misuse(f"ImageDataGenerator: {name} is not supported", UnimplementedError)
         self.featurewise_center, self.samplewise_center = featurewise_center, samplewise_center
         self.featurewise_std_normalization = featurewise_std_normalization
         self.samplewise_std_normalization = samplewise_std_normalization
+        self.rotation_range, self.shear_range = rotation_range, shear_range
         self.width_shift_range, self.height_shift_range = width_shift_range, height_shift_range
+        self.zoom_range = zoom_range if np.ndim(zoom_range) else [1 - zoom_range, 1 + zoom_range]
+        if len(self.zoom_range) != 2:
+            raise misuse(f"ImageDataGenerator: expected zoom_range [least, most]; got {zoom_range!r}")
+        self.channel_shift_range, self.fill_mode, self.cval = channel_shift_range, fill_mode, cval
         self.horizontal_flip, self.vertical_flip, self.rescale = horizontal_flip, vertical_flip, rescale
         self.preprocessing_function, self.validation_split = preprocessing_function, validation_split
+        self.interpolation_order, self.dtype = interpolation_order, dtype
         self.mean: Any = None
         self.std: Any = None
 
@@ -72,17 +87,39 @@ class ImageDataGenerator:
             x = x / (self.std + 1e-6) if self.featurewise_std_normalization else x
         return x
 
-    def random_transform(self, x: Array, seed: int | None = None) -> Array:
-        """``x`` shifted and flipped at random."""
+    def get_random_transform(self, img_shape: tuple[int, ...], seed: int | None = None) -> dict[str, Any]:
+        """A change for `apply_transform` of an image of the shape ``img_shape``; TensorFlow's for a seed."""
         random = np.random if seed is None else np.random.RandomState(seed)
-        for axis, most in ((0, self.height_shift_range), (1, self.width_shift_range)):
-            if most:
-                pixels = most * x.shape[axis] if most < 1 else most
-                x = _shifted(x, round(random.uniform(-pixels, pixels)), axis)
-        for axis, flips in ((1, self.horizontal_flip), (0, self.vertical_flip)):
-            if flips and random.random_sample() < 0.5:
-                x = np.flip(x, axis)
-        return x
+        turned = random.uniform(-self.rotation_range, self.rotation_range) if self.rotation_range else 0
+        down, across = (
+            _drawn_shift(random, most, size)
+            for most, size in zip((self.height_shift_range, self.width_shift_range), img_shape, strict=False)
+        )
+        sheared = random.uniform(-self.shear_range, self.shear_range) if self.shear_range else 0
+        zooms = (1, 1) if tuple(self.zoom_range) == (1, 1) else random.uniform(*self.zoom_range, 2)
+        flips = [random.random_sample() < 0.5 and way for way in (self.horizontal_flip, self.vertical_flip)]
+        most = self.channel_shift_range
+        return {
+            "theta": turned, "tx": down, "ty": across, "shear": sheared, "zx": zooms[0], "zy": zooms[1],
+            "flip_horizontal": flips[0], "flip_vertical": flips[1],
+            "channel_shift_intensity": random.uniform(-most, most) if most else None, "brightness": None,
+        }  # fmt: skip
+
+    def apply_transform(self, x: Array, transform_parameters: dict[str, Any]) -> Array:
+        """The image ``x``, changed by parameters of the names that `get_random_transform` gives."""
+        given = transform_parameters
+        places = {name: given[name] for name in ("theta", "tx", "ty", "shear", "zx", "zy") if name in given}
+        x = apply_affine_transform(
+            x, **places, fill_mode=self.fill_mode, cval=self.cval, order=self.interpolation_order
+        )
+        if given.get("channel_shift_intensity") is not None:
+            x = apply_channel_shift(x, given["channel_shift_intensity"])
+        x = np.flip(x, 1) if given.get("flip_horizontal") else x
+        return np.flip(x, 0) if given.get("flip_vertical") else x
+
+    def random_transform(self, x: Array, seed: int | None = None) -> Array:
+        """The image ``x``, changed at random."""
+        return self.apply_transform(x, self.get_random_transform(x.shape, seed))
 
     def flow(
         self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, sample_weight: Any = None,
@@ -97,10 +134,15 @@ class ImageDataGenerator:
         return ImageBatches(self, arrays, batch_size, shuffle, seed)
 
 
-def _shifted(x: Array, pixels: int, axis: int) -> Array:
-    """``x`` moved along ``axis``; the edge is repeated."""
-    rows = np.clip(np.arange(x.shape[axis]) - pixels, 0, x.shape[axis] - 1)
-    return x.take(rows, axis)
+def _drawn_shift(random: Any, most: Any, size: int) -> float:
+    """Pixels to move an image of ``size`` pixels by."""
+    if not np.any(most):
+        return 0
+    if isinstance(most, int) or np.ndim(most):
+        drawn = random.choice(most) * random.choice([-1, 1])
+    else:
+        drawn = random.uniform(-most, most)
+    return float(drawn * size if np.max(most) < 1 else drawn)
 
 
 class ImageBatches(Sequence):

@@ -1,0 +1,75 @@
+"""Images turned, shifted, sheared and zoomed by SciPy (extra ``scipy``), as Keras has them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import FailedPreconditionError
+from flowrt.graph.source import user_line
+
+Array = np.ndarray[Any, Any]
+
+
+def apply_affine_transform(
+    x: Array,
+    theta: float = 0,
+    tx: float = 0,
+    ty: float = 0,
+    shear: float = 0,
+    zx: float = 1,
+    zy: float = 1,
+    row_axis: int = 0,
+    col_axis: int = 1,
+    channel_axis: int = 2,
+    fill_mode: str = "nearest",
+    cval: float = 0.0,
+    order: int = 1,
+) -> Array:
+    """The image ``x`` turned by ``theta`` degrees, shifted by ``tx`` rows and ``ty`` columns, sheared by
+    ``shear`` degrees and with its rows and columns ``zx`` and ``zy`` times as far apart, about its middle.
+
+    What is outside is filled by ``fill_mode`` ("constant" with ``cval``, "nearest", "reflect" or "wrap");
+    ``order`` is that of the splines between pixels. Raises `FailedPreconditionError` without SciPy.
+    """
+    matrix = _shift(tx, ty)
+    if theta:
+        turn = np.deg2rad(theta)
+        cos, sin = np.cos(turn), np.sin(turn)
+        matrix = np.array([[cos, -sin, 0], [sin, cos, 0], [0, 0, 1]]) @ matrix
+    if shear:
+        slope = np.deg2rad(shear)
+        matrix = matrix @ np.array([[1, -np.sin(slope), 0], [0, np.cos(slope), 0], [0, 0, 1]])
+    matrix = matrix @ np.diag([zx, zy, 1])
+    if (matrix == np.eye(3)).all():
+        return x
+    middle = [x.shape[axis] / 2 - 0.5 for axis in (row_axis, col_axis)]
+    matrix = _shift(*middle) @ matrix @ _shift(*(-place for place in middle))
+    planes = [
+        _ndimage().affine_transform(
+            plane, matrix[:2, :2], matrix[:2, 2], order=order, mode=fill_mode, cval=cval
+        )
+        for plane in np.moveaxis(x, (channel_axis, row_axis, col_axis), (0, 1, 2))
+    ]
+    return np.moveaxis(np.stack(planes), (0, 1, 2), (channel_axis, row_axis, col_axis))
+
+
+def apply_channel_shift(x: Array, intensity: float, channel_axis: int = 2) -> Array:
+    """``x`` with ``intensity`` added, within its own least and largest values."""
+    return np.clip(x + intensity, x.min(), x.max())
+
+
+def _shift(rows: float, columns: float) -> Array:
+    return np.array([[1, 0, rows], [0, 1, columns], [0, 0, 1.0]])
+
+
+def _ndimage() -> Any:
+    try:
+        return importlib.import_module("scipy.ndimage")
+    except ImportError:
+        raise FailedPreconditionError(
+            "images are turned, sheared, zoomed and shifted by SciPy; pip install 'flowrt[scipy]'",
+            source=user_line(),
+        ) from None
