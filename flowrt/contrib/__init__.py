@@ -12,7 +12,7 @@ lookup              tables
 legacy_seq2seq      sequences as lists of steps
 losses              losses with the predictions first
 framework           arg_scope, the global step, nest
-rnn                 recurrent cells and networks
+rnn                 recurrent cells and networks; rnn_cells: the rarer ones
 seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers

@@ -6,6 +6,14 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flowrt.contrib.rnn_cells import (
+    GRUBlockCell,
+    GRUBlockCellV2,
+    LSTMBlockFusedCell,
+    NASCell,
+    TimeReversedFusedRNN,
+    UGRNNCell,
+)
 from flowrt.dtypes import float16
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -31,9 +39,10 @@ from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 
 __all__ = [
-    "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "EmbeddingWrapper", "GRUCell",
-    "InputProjectionWrapper", "LSTMBlockCell", "LSTMCell", "LSTMStateTuple", "LayerNormBasicLSTMCell",
-    "LayerRNNCell", "MultiRNNCell", "OutputProjectionWrapper", "RNNCell", "ResidualWrapper",
+    "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "EmbeddingWrapper", "GRUBlockCell",
+    "GRUBlockCellV2", "GRUCell", "InputProjectionWrapper", "LSTMBlockCell", "LSTMBlockFusedCell", "LSTMCell",
+    "LSTMStateTuple", "LayerNormBasicLSTMCell", "LayerRNNCell", "MultiRNNCell", "NASCell",
+    "OutputProjectionWrapper", "RNNCell", "ResidualWrapper", "TimeReversedFusedRNN", "UGRNNCell",
     "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn", "static_bidirectional_rnn", "static_rnn",
     "transpose_batch_time",
 ]  # fmt: skip

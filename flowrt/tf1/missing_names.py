@@ -148,11 +148,9 @@ there are no step objects. Instead: Strategy.experimental_run(fn, iterator, step
     contrib.distribute.Monitor contrib.distribute.StandardInputStep contrib.distribute.StandardSingleLossStep
     contrib.distribute.Step
 this cell is not supported. Instead: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell
-    contrib.rnn.NASCell contrib.rnn.UGRNNCell contrib.rnn.PhasedLSTMCell
+    contrib.rnn.PhasedLSTMCell contrib.rnn.GridLSTMCell contrib.rnn.GLSTMCell
+    contrib.rnn.AttentionCellWrapper contrib.rnn.CoupledInputForgetGateLSTMCell
     contrib.cudnn_rnn.CudnnRNNTanh contrib.cudnn_rnn.CudnnRNNRelu
-    contrib.rnn.GridLSTMCell contrib.rnn.GLSTMCell contrib.rnn.AttentionCellWrapper
-    contrib.rnn.CoupledInputForgetGateLSTMCell contrib.rnn.LSTMBlockFusedCell contrib.rnn.GRUBlockCell
-    contrib.rnn.GRUBlockCellV2
 devices belong to a session. Instead: GPUOptions.experimental.virtual_devices, device_count
     config.list_logical_devices config.set_logical_device_configuration config.set_visible_devices
     config.experimental.list_logical_devices config.experimental.set_virtual_device_configuration

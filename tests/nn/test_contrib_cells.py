@@ -1,0 +1,87 @@
+"""The cells and fused networks of ``contrib.rnn``, against NumPy and against loops of cells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+
+RNG = np.random.default_rng(0)
+X, C, H = RNG.standard_normal((3, 2)), RNG.standard_normal((3, 4)), RNG.standard_normal((3, 4))
+
+
+def sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def one_step(cell: Any, state: Any) -> tuple[Any, dict[str, Any]]:
+    """The output and state of ``cell`` on X, and its variables, all random."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        found = cell(tf.constant(X), state)
+        for variable in cell.variables:
+            variable.load(RNG.standard_normal(variable.shape.as_list()), session)
+        weights = {v.op.name: session.run(v) for v in cell.variables}
+        return session.run(found), weights
+
+
+@pytest.mark.parametrize("size", [None, 4], ids=["plain", "projected"])
+def test_the_cell_of_the_architecture_search(size: int | None) -> None:
+    cell = tf.contrib.rnn.NASCell(4, num_proj=size, use_bias=True)
+    (output, (new_c, new_h)), w = one_step(cell, (C, H))
+    state = H @ w["nas_cell/recurrent_kernel"] + w["nas_cell/bias"]
+    i, m = (np.split(v, 8, axis=1) for v in (X @ w["nas_cell/kernel"], state))
+    first = np.tanh(sigmoid(i[0] + m[0]) * np.maximum(i[1] + m[1], 0))
+    second = np.tanh(sigmoid(i[2] + m[2]) + np.maximum(i[3] * m[3], 0))
+    third = np.tanh(np.tanh(i[4] + m[4]) * sigmoid(i[5] + m[5]))
+    fourth = sigmoid(np.tanh(i[6] + m[6]) + sigmoid(i[7] + m[7]))
+    c = np.tanh(first + C) * second
+    h = np.tanh(c * np.tanh(third + fourth))
+    h = h if size is None else h @ w["nas_cell/projection_weights"]
+    np.testing.assert_allclose(new_c, c, rtol=1e-10)
+    np.testing.assert_allclose(new_h, h, rtol=1e-10)
+    np.testing.assert_array_equal(output, new_h)
+
+
+def test_the_cell_with_one_gate() -> None:
+    (output, state), w = one_step(tf.contrib.rnn.UGRNNCell(4, forget_bias=0.5), H)
+    gate, candidate = np.split(np.hstack([X, H]) @ w["ugrnn_cell/kernel"] + w["ugrnn_cell/bias"], 2, axis=1)
+    kept = sigmoid(gate + 0.5)
+    np.testing.assert_allclose(output, kept * H + (1 - kept) * np.tanh(candidate), rtol=1e-10)
+    np.testing.assert_array_equal(output, state)
+
+
+def test_a_fused_lstm_is_a_loop_of_cells_in_either_direction() -> None:
+    steps, lengths = RNG.standard_normal((5, 3, 2)), np.array([5, 2, 3])
+    with tf.Graph().as_default(), tf.Session() as session:
+        fused = tf.contrib.rnn.LSTMBlockFusedCell(4, use_peephole=True)
+        options = {"initial_state": (C, H), "dtype": tf.float64, "sequence_length": lengths}
+        forward = fused(tf.constant(steps), **options)
+        backward = tf.contrib.rnn.TimeReversedFusedRNN(fused)(tf.constant(steps), **options)
+        names = [v.op.name for v in fused.variables]
+        cell = tf.contrib.rnn.LSTMBlockCell(4, use_peephole=True)
+        start = tf.nn.rnn_cell.LSTMStateTuple(tf.constant(C), tf.constant(H))
+        turned = tf.reverse_sequence(steps, lengths, seq_axis=0, batch_axis=1)
+        loops = [
+            tf.nn.dynamic_rnn(cell, x, lengths, start, time_major=True) for x in (tf.constant(steps), turned)
+        ]
+        session.run(tf.global_variables_initializer())
+        session.run([v.assign(w) for v, w in zip(cell.variables, fused.variables, strict=True)])
+        expected, (again, state) = session.run(loops)
+        found, other = session.run([forward, backward])
+    assert names == [f"lstm_fused_cell/{n}" for n in ("kernel", "bias", "w_f_diag", "w_i_diag", "w_o_diag")]
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
+    np.testing.assert_allclose(other[1], state, rtol=1e-12)
+    for row, length in enumerate(lengths):
+        np.testing.assert_allclose(other[0][:length, row], again[:length, row][::-1], rtol=1e-12)
+
+
+def test_a_block_cell_of_gru_is_a_gru() -> None:
+    with tf.Graph().as_default():
+        cell = tf.contrib.rnn.GRUBlockCellV2(4)
+        cell(tf.constant(X), tf.constant(H))
+        parts = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
+        assert [v.op.name for v in cell.variables] == [f"gru_cell/{part}" for part in parts]
