@@ -89,7 +89,7 @@ class ImageDataGenerator:
 
     def get_random_transform(self, img_shape: tuple[int, ...], seed: int | None = None) -> dict[str, Any]:
         """A change for `apply_transform` of an image of the shape ``img_shape``; TensorFlow's for a seed."""
-        random = np.random if seed is None else np.random.RandomState(seed)
+        random: Any = np.random if seed is None else np.random.RandomState(seed)
         turned = random.uniform(-self.rotation_range, self.rotation_range) if self.rotation_range else 0
         down, across = (
             _drawn_shift(random, most, size)
