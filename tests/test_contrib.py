@@ -250,3 +250,53 @@ def test_the_confusion_matrix_of_mean_iou_counts_beyond_what_float32_does() -> N
         np.testing.assert_array_equal(session.run(matrix), [[2**24 + 1, 0], [1, 2**24 + 1]])
         assert session.run(value) == pytest.approx(1.0)
         assert (matrix.dtype, value.dtype) == (tf.float64, tf.float32)
+
+
+@pytest.mark.parametrize(
+    ("shape", "collection", "names", "variance"),
+    [
+        ([6, 3], None, ["beta", "gamma"], [0.793930, 0.843450, 0.885570]),
+        ([6, 3], "update_ops", ["beta", "gamma"], [0.793930, 0.843450, 0.885570]),
+        ([2, 3, 1, 3], None, ["beta", "gamma"], [0.793930, 0.843450, 0.885570]),
+        ([2, 3, 1, 3], "update_ops", ["gamma", "beta"], [0.793930, 0.843450, 0.885570]),
+    ],
+    ids=["rows", "rows_collected", "images", "images_collected"],
+)
+def test_batch_norm_has_the_variables_and_the_moving_variance_of_tensorflow(
+    shape: list[int], collection: str | None, names: list[str], variance: list[float]
+) -> None:
+    """TensorFlow 1.15's: over n - 1, for rows as well, and every variable among the model's."""
+    x = tf.constant(np.random.RandomState(0).randn(18).astype(np.float32).reshape(shape))
+    y = tf.contrib.layers.batch_norm(
+        x, 0.5, scale=True, updates_collections=collection, variables_collections={"gamma": ["mine"]}
+    )
+    assert [v.op.name for v in tf.trainable_variables()] == [f"BatchNorm/{name}" for name in names]
+    assert len(tf.model_variables()) == 4
+    assert [v.op.name for v in tf.get_collection("mine")] == ["BatchNorm/gamma"]
+    (moving,) = tf.contrib.framework.get_variables(suffix="moving_variance")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run([y, tf.get_collection("update_ops")])
+        np.testing.assert_allclose(session.run(moving), variance, rtol=1e-5)
+
+
+def test_batch_norm_of_rows_that_is_not_fused_divides_by_n() -> None:
+    x = tf.constant([[1.0], [3.0]])
+    y = tf.contrib.layers.batch_norm(x, 0.0, fused=False, updates_collections=None)
+    (moving,) = tf.contrib.framework.get_variables(suffix="moving_variance")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(y)
+        assert session.run(moving) == 1
+
+
+def test_contribs_truncated_normals_have_its_rounded_variance() -> None:
+    """2 sqrt(1.3 factor / n) is the largest value; that of `initializers.variance_scaling` is 0.3 % less."""
+    layers = tf.contrib.layers
+    for made, n in (
+        (layers.variance_scaling_initializer(), 200 / 2.0),
+        (layers.xavier_initializer(uniform=False), (200 + 1000) / 2),
+    ):
+        largest = 2 * np.sqrt(1.3 / n)
+        found = abs(made([200, 1000], dtype=tf.float32, partition_info=None).eval(session=tf.Session())).max()
+        assert 0.9995 * largest < found <= largest * (1 + 1e-6)

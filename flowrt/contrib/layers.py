@@ -42,7 +42,7 @@ from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.ops.nn.softmax import softmax as soft_maximum
 from flowrt.graph.source import misuse
 from flowrt.graph.typing import Ints, NumericLike, PaddingName, ShapeTensorLike
-from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
+from flowrt.initializers import TRUNCATED_STDDEV, Ones, VarianceScaling, Zeros
 from flowrt.layers.core import Flatten, is_symbolic
 from flowrt.layers.normalization import BatchNormalization
 from flowrt.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
@@ -64,8 +64,6 @@ __all__ = [
     "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
 ]  # fmt: skip
 
-XAVIER = xavier_initializer()
-
 
 def variance_scaling_initializer(
     factor: float = 2.0,
@@ -74,8 +72,33 @@ def variance_scaling_initializer(
     seed: int | None = None,
     dtype: DTypeLike = float32,
 ) -> VarianceScaling:
-    """Truncated normal, or uniform, of variance ``factor / n``; n: FAN_IN, FAN_OUT, FAN_AVG of the shape."""
-    return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
+    """Uniform of variance ``factor / n``, or ``sqrt(1.3 factor / n)`` times a unit normal that is truncated
+    at 2; n: FAN_IN, FAN_OUT, FAN_AVG of the shape.
+    """
+    if uniform:
+        return VarianceScaling(factor, mode.lower(), "uniform", seed, dtype)
+    return VarianceScaling(factor * ROUNDED, mode.lower(), "truncated_normal", seed, dtype)
+
+
+ROUNDED = 1.3 * TRUNCATED_STDDEV**2
+"""The variance of contrib's draws: it divides by a rounded variance of the truncated normal, 1 / 1.3."""
+
+
+def xavier_initializer(
+    uniform: bool = True, seed: int | None = None, dtype: DTypeLike = float32
+) -> VarianceScaling:
+    """Glorot's initializer, with `variance_scaling_initializer`'s truncated normal unless ``uniform``.
+
+    Example:
+        >>> initializer = tf.contrib.layers.xavier_initializer()
+        >>> tf.get_variable('w', [2, 3], initializer=initializer).shape.as_list()
+        [2, 3]
+    """
+    return variance_scaling_initializer(1.0, "FAN_AVG", uniform, seed, dtype)
+
+
+xavier_initializer_conv2d = xavier_initializer
+XAVIER = xavier_initializer()
 
 
 Maker = Callable[[str, Sequence[int], Any, Any], Variable]
@@ -88,11 +111,14 @@ def _maker(inputs: Tensor, trainable: bool, collections: Any) -> Maker:
     """
 
     def make(name: str, sizes: Sequence[int], initializer: Any, regularizer: Any) -> Variable:
-        more = collections.get(name) if isinstance(collections, dict) else collections
-        keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *(more or ())]
+        keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *_keys_for(name, collections)]
         return get_variable(name, sizes, inputs.dtype, initializer, regularizer, trainable, keys)
 
     return make
+
+
+def _keys_for(name: str, collections: Any) -> Sequence[str]:
+    return (collections.get(name) if isinstance(collections, dict) else collections) or ()
 
 
 def _finish(
@@ -280,6 +306,24 @@ max_pool2d = _pooling("max_pool2d", pooling.max_pool, "MaxPool2D")
 avg_pool2d = _pooling("avg_pool2d", pooling.avg_pool, "AvgPool2D")
 
 
+def _collect_variables(layer: BatchNormalization, collections: Any) -> None:
+    """Add the variables of ``layer`` to the model's, and to the ``collections`` for them."""
+    graph, moving = get_default_graph(), ("moving_mean", "moving_variance")
+    names = (*layer.parameters, *moving) if isinstance(layer, _BetaFirst) else (*moving, "beta", "gamma")
+    for name in names:
+        variable = getattr(layer, name)
+        if variable is not None:
+            for key in (GraphKeys.MODEL_VARIABLES, *_keys_for(name, collections)):
+                if not any(each is variable for each in graph.get_collection(key)):  # as when it is reused
+                    graph.add_to_collection(key, variable)
+
+
+class _BetaFirst(BatchNormalization):
+    """The order of variables of contrib's own normalization, which takes what the core layer did not."""
+
+    parameters = ("beta", "gamma")
+
+
 @add_arg_scope
 def batch_norm(
     inputs: NumericLike, decay: float = 0.999, center: bool = True, scale: bool = False,
@@ -291,6 +335,8 @@ def batch_norm(
     zero_debias_moving_mean: bool = False, scope: Any = None,
 ) -> Tensor:  # fmt: skip
     """See `layers.batch_normalization`. With ``updates_collections=None`` the output waits for the updates.
+    Inputs of rank 2 are normalized as images of one pixel, unless ``fused`` is False: so their moving
+    variance is over n - 1, too.
 
     Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not
     supported.
@@ -300,8 +346,10 @@ def batch_norm(
     inputs = convert_to_tensor(inputs)
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
+    is_flat = len(inputs.shape) == 2 and fused is not False
+    is_core = updates_collections == GraphKeys.UPDATE_OPS and not is_flat
     with variable_scope(scope, "BatchNorm", [inputs], reuse=reuse) as captured:
-        layer = BatchNormalization(
+        layer = (BatchNormalization if is_core else _BetaFirst)(
             1 if data_format == "NCHW" else -1, decay, epsilon, center, scale,
             **{f"{name}_initializer": made for name, made in initializers.items()},
             **{f"{name}_regularizer": made for name, made in regularizers.items()},
@@ -309,7 +357,13 @@ def batch_norm(
         )  # fmt: skip
         updates = graph.get_collection_ref(GraphKeys.UPDATE_OPS)
         before = len(updates)
-        outputs = layer(inputs, training=is_training)
+        if is_flat:
+            width = inputs.shape[1]
+            pixels = reshape(inputs, [-1, width, 1, 1] if data_format == "NCHW" else [-1, 1, 1, width])
+            outputs = reshape(layer(pixels, training=is_training), shape(inputs))
+        else:
+            outputs = layer(inputs, training=is_training)
+        _collect_variables(layer, variables_collections)
         made, updates[before:] = updates[before:], []
         if updates_collections is None:
             with graph.control_dependencies(made):

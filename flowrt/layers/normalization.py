@@ -39,6 +39,8 @@ class BatchNormalization(Layer):
     """
 
     takes_one = True
+    parameters = ("gamma", "beta")
+    """In the order of their creation."""
 
     def __init__(
         self,
@@ -97,10 +99,9 @@ class BatchNormalization(Layer):
             expected = "expected inputs of rank 4 and axis 1 or 3 with fused=True"
             raise self._error(InvalidArgumentError, f"{expected}; got {input_shape}, axis {self.axis}")
         dtype = dtypes.float64 if self.dtype is dtypes.float64 else dtypes.float32
-        if self.scale:
-            self.gamma = self._add_parameter("gamma", size, "gamma", dtype)
-        if self.center:
-            self.beta = self._add_parameter("beta", size, "beta", dtype)
+        for name in self.parameters:
+            if self.scale if name == "gamma" else self.center:
+                setattr(self, name, self._add_parameter(name, size, name, dtype))
         self.moving_mean = self._add_moving("moving_mean", size, dtype, self.moving_mean_initializer)
         self.moving_variance = self._add_moving(
             "moving_variance", size, dtype, self.moving_variance_initializer

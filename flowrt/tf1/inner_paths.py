@@ -40,6 +40,12 @@ class InnerPath(ModuleType):
                     continue
         raise missing_name(self._path, name)
 
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        """Call the function that has the path's own last name: TensorFlow's package has it in the place of
+        the module, as with ``from tensorflow.contrib.framework.python.ops import arg_scope``.
+        """
+        return getattr(self, self._path.rpartition(".")[2])(*arguments, **options)
+
     def __dir__(self) -> list[str]:
         names = {
             name for source in self._found() for name in getattr(source, "__all__", None) or dir(source)
