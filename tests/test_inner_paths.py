@@ -218,3 +218,17 @@ def test_files_are_given_text_or_bytes(tmp_path: Path) -> None:
     assert (found.length, found.is_directory) == (6, False)
     assert tf.io.gfile.exists(str(tmp_path / "w"))
     assert tf.io.gfile.glob([str(tmp_path / "w*")]) == [str(tmp_path / "w"), str(tmp_path / "wb")]
+
+
+def test_a_module_of_a_functions_name_is_called_as_the_function() -> None:
+    """TensorFlow's package has the function in the place of the module that defines it."""
+    from flowrt.contrib.framework.python.ops import add_arg_scope, arg_scope  # type: ignore[import-not-found]
+    from flowrt.contrib.framework.python.ops.arg_scope import arg_scope as same  # type: ignore[import-not-found]
+
+    @add_arg_scope
+    def layer(width: int = 1) -> int:
+        return width
+
+    with arg_scope([layer], width=3):
+        assert layer() == 3
+    assert same is tf.contrib.framework.arg_scope
