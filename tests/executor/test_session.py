@@ -318,3 +318,10 @@ def test_a_session_that_was_not_closed_is_collected():
     del graph, session, x
     gc.collect()
     assert [ref() for ref in gone] == [None] * 2
+
+
+def test_types_of_devices_may_be_in_lower_case() -> None:
+    """As in public programs' ``device_count={"gpu": 0}``."""
+    config = tf.ConfigProto(device_count={"cpu": 2, "gpu": 0})
+    with tf.Session(config=config) as session:
+        assert [device.device_type for device in session.list_devices()] == ["CPU", "CPU"]

@@ -240,8 +240,11 @@ class RunOptions(_Record):
 
 
 def device_request(config: ConfigProto) -> DeviceRequest:
-    """The devices requested by ``config``. Raises `InvalidArgumentError` for unknown types."""
-    unknown = config.device_count.keys() - KINDS.keys()
+    """The devices requested by ``config``, whose types may be in any case. Raises `InvalidArgumentError` for
+    unknown types.
+    """
+    counts = {kind.upper(): count for kind, count in config.device_count.items()}
+    unknown = counts.keys() - KINDS.keys()
     if unknown:
         *types, last = KINDS
         got = ", ".join(sorted(unknown))
@@ -251,7 +254,7 @@ def device_request(config: ConfigProto) -> DeviceRequest:
     gpu = config.gpu_options
     virtual = gpu.experimental.virtual_devices
     return DeviceRequest(
-        counts=dict(config.device_count),
+        counts=counts,
         cpu_memory_limit_mb=config.experimental.cpu_memory_limit_mb,
         num_streams=max(1, config.inter_op_parallelism_threads),
         visible_gpus=gpu.visible_device_list,
