@@ -40,7 +40,7 @@ class BatchNormalization(Layer):
 
     takes_one = True
     parameters = ("gamma", "beta")
-    """In the order of their creation."""
+    """The names of its weights, in the order of their creation."""
 
     def __init__(
         self,

@@ -240,8 +240,8 @@ class RunOptions(_Record):
 
 
 def device_request(config: ConfigProto) -> DeviceRequest:
-    """The devices requested by ``config``, whose types may be in any case. Raises `InvalidArgumentError` for
-    unknown types.
+    """The devices requested by ``config``, with types in any case. Raises `InvalidArgumentError` for unknown
+    types.
     """
     counts = {kind.upper(): count for kind, count in config.device_count.items()}
     unknown = counts.keys() - KINDS.keys()
