@@ -48,6 +48,11 @@ def stand_in(*names: str) -> None:
                 setattr(sys.modules[".".join(parts[: i - 1])], parts[i - 1], sys.modules[path])
 
 
+def own_test(module: str, function: str = "test") -> None:
+    """The function with which a module tries its model."""
+    getattr(import_module(module), function)()
+
+
 def transformer_xl(cutoffs: Any = (), div_val: int = 1, **options: Any) -> None:
     """Two layers with memories of the step before."""
     import model
@@ -261,6 +266,41 @@ def deep_fm() -> None:
     net.fit(fields, values, rng.randint(0, 2, 40).tolist())
 
 
+def residual_cifar() -> None:
+    """The 14 layers of wenxinxu/resnet-in-tensorflow, with its own loss and momentum."""
+    import resnet
+
+    images, labels = tf.placeholder(tf.float32, [8, 32, 32, 3]), tf.placeholder(tf.int32, [8])
+    logits = resnet.inference(images, 2, reuse=False)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=labels)
+    loss = tf.reduce_mean(losses) + tf.add_n(tf.get_collection(tf.GraphKeys.REGULARIZATION_LOSSES))
+    x, y = rng.randn(8, 32, 32, 3), rng.randint(0, 10, 8)
+    train(loss, lambda: {images: x, labels: y}, tf.train.MomentumOptimizer(0.01, 0.9))
+
+
+def text_cnn() -> None:
+    import text_cnn as module
+
+    net = module.TextCNN(12, 3, 50, 8, [2, 3, 4], 5, l2_reg_lambda=0.1)
+    x, y = rng.randint(0, 50, [6, 12]), np.eye(3)[rng.randint(0, 3, 6)]
+    train(net.loss, lambda: {net.input_x: x, net.input_y: y, net.dropout_keep_prob: 0.5})
+
+
+def single_shot_detector() -> None:
+    """SSD of 300 by 300 pixels: boxes encoded, its losses, and boxes detected."""
+    from nets import ssd_vgg_300
+
+    net = ssd_vgg_300.SSDNet()
+    image = tf.constant(rng.rand(1, 300, 300, 3).astype(np.float32))
+    boxes = tf.constant([[0.1, 0.1, 0.5, 0.6], [0.4, 0.3, 0.9, 0.8]])
+    classes, places, scores = net.bboxes_encode(tf.constant([3, 7], tf.int64), boxes, net.anchors((300, 300)))
+    with tf.contrib.slim.arg_scope(net.arg_scope(weight_decay=5e-4)):
+        predictions, offsets, logits, _ = net.net(image, is_training=True)
+    batched = [[tf.expand_dims(part, 0) for part in parts] for parts in (classes, places, scores)]
+    net.losses(logits, offsets, *batched)
+    train(tf.losses.get_total_loss(), None, tf.train.MomentumOptimizer(1e-4, 0.9), steps=2)
+
+
 def caps_net() -> None:
     """Matrix of capsules with routing by agreement, the repository's own loss."""
     import capsNet
@@ -318,10 +358,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
     parser.add_argument("folder", nargs="?", default=".", help="of the model's modules, in the repository")
+    parser.add_argument("words", nargs="*", help="arguments of the function")
     arguments = parser.parse_args()
     sys.path.insert(0, str(Path(arguments.folder).resolve()))
     sys.argv = sys.argv[:1]
-    globals()[arguments.name]()
+    globals()[arguments.name](*arguments.words)
 
 
 if __name__ == "__main__":

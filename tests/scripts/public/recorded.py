@@ -263,6 +263,18 @@ def use_steady_adam() -> None:
     adam.__init__ = start_steadily
 
 
+def use_no_display() -> None:
+    """Environments of gym are not drawn."""
+    try:
+        from gym import core
+        from gym.envs import classic_control
+    except ImportError:
+        return
+    for environment in (core.Wrapper, *vars(classic_control).values()):
+        if isinstance(environment, type):
+            environment.render = lambda *_, **__: None
+
+
 def use_old_numpy() -> None:
     """NumPy's names that programs of 2016 use, and generators that every run seeds alike."""
     old = {"float": float, "int": int, "object": object, "bool8": np.bool_, "float_": np.float64}
@@ -292,7 +304,7 @@ class Program(NamedTuple):
 
     @property
     def name(self) -> str:
-        words = self.words[:2] if self.words[0].startswith("@") else self.words[:1]
+        words = self.words if self.words[0].startswith("@") else self.words[:1]
         return re.sub(r"\W+", "_", " ".join([self.repository, *words])).strip("_")
 
 
@@ -383,6 +395,7 @@ def record_all(arguments: argparse.Namespace, session: Any) -> None:
     place_softly(session)
     use_steady_adam()
     use_old_numpy()
+    use_no_display()
     builtins.input = lambda *_: ""
     for program in read_programs(TABLE.read_text()):
         is_named = not arguments.names or any(name in program.name for name in arguments.names)
