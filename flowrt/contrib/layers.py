@@ -89,6 +89,14 @@ def xavier_initializer(
 ) -> VarianceScaling:
     """Glorot's initializer, with `variance_scaling_initializer`'s truncated normal unless ``uniform``.
 
+    Args:
+        uniform: Whether draws are uniform.
+        seed: An integer, for the same draws in each session.
+        dtype: A floating dtype.
+
+    Returns:
+        An initializer, for ``tf.get_variable``.
+
     Example:
         >>> initializer = tf.contrib.layers.xavier_initializer()
         >>> tf.get_variable('w', [2, 3], initializer=initializer).shape.as_list()

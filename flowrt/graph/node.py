@@ -29,7 +29,7 @@ COLOCATION = "_class"
 """Attr that names, as GraphDef's ``loc:@name``, the operations a node must be colocated with."""
 
 SET_SHAPE = "_set_shape"
-"""Attr with the indices of the outputs whose shapes a user has set."""
+"""Attr with the indices of the outputs with shapes that a user has set."""
 
 SITE = "_site"
 """Attr of the parts of a partitioned loop: the loop's name, equal on all devices."""
@@ -59,7 +59,7 @@ _NAME: Callable[[Ref], str] = itemgetter(0)
 
 
 def set_outputs(node: Node) -> tuple[int, ...]:
-    """The indices of the outputs of ``node`` whose shapes a user has set."""
+    """The indices of the outputs of ``node`` with shapes that a user has set."""
     found = node.attrs.get(SET_SHAPE, ())
     return tuple([i for i in range(len(node.outputs)) if i in found]) if isinstance(found, tuple) else ()
 

@@ -16,7 +16,7 @@ from flowrt.graph.partial_value import partial_value
 
 
 def check_set_shapes(subgraph: Subgraph) -> Subgraph:
-    """``subgraph``, including its functions, with a check behind each output whose shape a user has set."""
+    """``subgraph``, including its functions, with a check behind each output with a set shape."""
     nodes: dict[str, Node] = {}
     checked: dict[Ref, Ref] = {}
     for node in subgraph:

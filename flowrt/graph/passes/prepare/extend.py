@@ -10,8 +10,8 @@ Rules of this file:
   1. Nodes in both requests are the same objects, under the same feeds. If the later one lacks some of the
      earlier one's, none of these has an effect that is still waited for.
   2. Added nodes are pure and have no control inputs: they are unordered with the earlier request's effects.
-  3. A node that an optimisation removed counts as added, under its old name. So does one whose set shape is
-     checked behind it: others must not read what is not checked.
+  3. A node that an optimisation removed counts as added, under its old name. So does one with a set
+     shape that is checked behind it: others must not read what is not checked.
   4. Outputs of nodes that own functions are not read from the added part: they may have been renumbered.
 """
 
