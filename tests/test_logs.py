@@ -133,7 +133,7 @@ def run(script: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("FLOWRT_")}
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, env=kept | environ, capture_output=True, text=True,
-        timeout=60, check=False,
+        timeout=200, check=False,
     )  # fmt: skip
 
 

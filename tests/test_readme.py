@@ -117,7 +117,7 @@ def test_the_script_prints_what_the_readme_says(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", "-c", block("python")]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
     said = block("text").splitlines()
@@ -136,7 +136,7 @@ def test_the_variables_of_the_script_are_restored_as_the_readme_says(tmp_path: P
     (tmp_path / "restore.py").write_text(building + restoring)
     printed = [
         subprocess.run(
-            [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+            [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=200,
             env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
         ).stdout.splitlines()[-1]
         for script in ("train.py", "restore.py")

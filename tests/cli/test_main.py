@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", "-m", "flowrt", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
 
 
 def mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -91,7 +91,7 @@ def test_the_script_of_a_shell_has_no_mistake(shell: str) -> None:
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"{shell} is not installed")
-    subprocess.run([program, "-n"], input=script(shell), text=True, timeout=60, check=True)
+    subprocess.run([program, "-n"], input=script(shell), text=True, timeout=200, check=True)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_bash_completes_a_command_and_an_option(words: str, found: str) -> None:
     last = len(words.split()) - 1
     ask = f"COMP_WORDS=({words}); COMP_CWORD={last}; _shtab_flowrt; echo ${{COMPREPLY[@]}}"
     done = subprocess.run(
-        ["bash"], input=f"{script('bash')}\n{ask}", text=True, capture_output=True, timeout=60, check=True
+        ["bash"], input=f"{script('bash')}\n{ask}", text=True, capture_output=True, timeout=200, check=True
     )
     assert done.stdout.split() == found.split()
 
@@ -146,7 +146,7 @@ def test_a_full_disk_is_told_in_one_line(command: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-m", "flowrt", command],
-            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=200, check=False,
         )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == f"flowrt {command}: [Errno 28] No space left on device\n"
@@ -164,7 +164,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

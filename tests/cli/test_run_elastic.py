@@ -168,7 +168,7 @@ def test_a_job_that_is_told_to_end_leaves_a_checkpoint(
         for _ in range(2):
             text += read_until(process, '", 1, ')  # both train
         process.send_signal(signal.SIGTERM)
-        text += process.communicate(timeout=60)[0]
+        text += process.communicate(timeout=200)[0]
     assert process.returncode == 128 + signal.SIGTERM, text
     assert "Traceback" not in text
     assert tf.train.latest_checkpoint(str(tmp_path)) is not None
@@ -200,7 +200,7 @@ def test_workers_that_take_no_part_are_told_of(
     script = tmp_path / "script.py"
     script.write_text(f"import os, flowrt as tf\nif {condition}:\n    tf.train.run_elastic(print)\n")
     with running("--standalone", "--nproc", "2:3", script) as process:
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     assert reason in text
 
@@ -210,7 +210,7 @@ def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) 
     script = tmp_path / "script.py"
     script.write_text("import flowrt as tf\ntf.distribute.MultiWorkerMirroredStrategy()\n")
     with running("--standalone", "--nproc", "1:2", script) as process:
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=200)
     assert process.returncode == 1
     assert "expected the script of an elastic job to train in train.run_elastic()" in text
 

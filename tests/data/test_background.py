@@ -263,6 +263,6 @@ def test_the_interpreter_exits_though_an_iterator_is_open():
         "next(it)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=200, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")

@@ -312,7 +312,7 @@ def start_writer(folder: Path, seed: int, n_rounds: int) -> subprocess.Popen[str
 def test_processes_that_write_read_and_evict_at_once_see_whole_entries(tmp_path: Path) -> None:
     writers = [start_writer(tmp_path, seed, 400) for seed in range(3)]
     for writer in writers:
-        _, errors = writer.communicate(timeout=60)
+        _, errors = writer.communicate(timeout=200)
         assert writer.returncode == 0, errors
         assert not errors  # no entry was taken for damaged
     assert len(names(tmp_path)) <= 15
@@ -325,7 +325,7 @@ def test_a_writer_killed_at_any_time_leaves_whole_entries(tmp_path: Path) -> Non
         writer.stdout.readline()
         time.sleep(0.01 * seed)  # at different places; what is asserted holds wherever it dies
         writer.send_signal(signal.SIGKILL)
-        writer.communicate(timeout=60)
+        writer.communicate(timeout=200)
     cache = CodeCache(tmp_path / "cache", 200_000)
     for number in range(40):
         name = hashlib.sha256(b"%d" % number).hexdigest()

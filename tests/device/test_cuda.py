@@ -152,7 +152,7 @@ def test_a_process_that_may_see_no_device_gets_none_and_no_driver_error() -> Non
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         check=False,
     )
     assert (done.stdout, done.stderr) == ("[] False\n", "")

@@ -80,7 +80,7 @@ def test_the_address_is_the_same_until_more_is_asked_for() -> None:
 
 
 def test_two_threads_share_nothing() -> None:
-    workspace, both_have = Workspace(), threading.Barrier(2, timeout=30)
+    workspace, both_have = Workspace(), threading.Barrier(2, timeout=200)
     seen = [0.0, 0.0]
 
     def compute(i: int) -> None:

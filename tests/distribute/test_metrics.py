@@ -310,7 +310,7 @@ def test_with_certificates_only_those_of_the_authority_read(
                 read(page.url, context=context)
         with pytest.raises(REFUSED):  # without TLS
             read(page.url.replace("https", "http"))
-        assert "metrics: refused 127.0.0.1" in caplog.text
+        wait_until(lambda: "metrics: refused 127.0.0.1" in caplog.text, "the refusal is logged", SOON_S)
     finally:
         page.close()
 

@@ -19,7 +19,7 @@ def _sleep(xp, x, seconds):
 
 
 def _meet(xp, x, seconds):
-    MEETING.wait(timeout=60)
+    MEETING.wait(timeout=200)
     return x + 0
 
 

@@ -468,7 +468,7 @@ def test_the_generated_modules_are_those_of_the_proto_files(tmp_path: Path) -> N
         f"--descriptor_set_out={tmp_path / 'set'}",
         *names,
     ]
-    subprocess.run(protoc, cwd=ROOT, check=True, timeout=60)
+    subprocess.run(protoc, cwd=ROOT, check=True, timeout=200)
     compiled = descriptor_pb2.FileDescriptorSet.FromString((tmp_path / "set").read_bytes())
     committed = [
         descriptor_pb2.FileDescriptorProto.FromString(file.DESCRIPTOR.serialized_pb) for file in FILES

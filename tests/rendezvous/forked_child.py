@@ -54,7 +54,7 @@ if __name__ == "__main__":
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     dialled.send(b"x")
-    print("parent", inbox.came.acquire(timeout=60), flush=True)
+    print("parent", inbox.came.acquire(timeout=200), flush=True)
     dialled.close()
     accepted[0].close()
     listener.close()

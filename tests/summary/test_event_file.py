@@ -143,7 +143,7 @@ def test_a_script_that_never_closes_its_writer_loses_nothing(tmp_path: Path) -> 
         "writer = EventFileWriter(sys.argv[1])\n"
         "writer.add_event(Event(step=3))\n"
     )
-    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script, tmp_path], check=True, timeout=200)
     assert steps(only_file(tmp_path)) == [3]
 
 

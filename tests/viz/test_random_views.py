@@ -76,7 +76,7 @@ def test_every_format_writes_every_view(pictures):
 def test_graphviz_reads_every_view(pictures):
     """``dot -Tcanon`` parses and draws nothing."""
     text = b"".join(map(encode_dot, pictures))
-    done = subprocess.run(["dot", "-Tcanon"], input=text, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(["dot", "-Tcanon"], input=text, capture_output=True, timeout=200, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.count(b"digraph") == len(pictures)
 

@@ -95,7 +95,7 @@ class Nccl:
 
 class _Group:
     def __init__(self, size: int) -> None:
-        self.meeting = threading.Barrier(size, timeout=60)
+        self.meeting = threading.Barrier(size, timeout=200)
         self.shown: list[Any] = [None] * size
 
 
