@@ -136,7 +136,8 @@ def test_the_variables_of_the_script_are_restored_as_the_readme_says(tmp_path: P
     (tmp_path / "restore.py").write_text(building + restoring)
     printed = [
         subprocess.run(
-            [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, timeout=200,
+            [sys.executable, "-W", "error", script],
+            cwd=tmp_path, capture_output=True, text=True, timeout=200,
             env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
         ).stdout.splitlines()[-1]
         for script in ("train.py", "restore.py")

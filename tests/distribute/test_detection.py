@@ -12,9 +12,9 @@ import pytest
 from benchmarks.detection import WORKERS, measure
 
 
+@pytest.mark.slow  # by day: `test_failures`, with one master
 @pytest.mark.parametrize(
-    ("number", "reason"),
-    [(signal.SIGKILL, ""), pytest.param(signal.SIGSTOP, "no sign of life for 10 s", marks=pytest.mark.slow)],
+    ("number", "reason"), [(signal.SIGKILL, ""), (signal.SIGSTOP, "no sign of life for 10 s")]
 )
 def test_all_survivors_name_the_worker_that_was_lost(number: signal.Signals, reason: str) -> None:
     noticed = measure(number)

@@ -45,7 +45,7 @@ def held(task: int) -> list[HeldPiece]:
 
 def saves(task: int, addresses: list[str], prefix: str, fail_at: int, fail: Callable[[], None]) -> None:
     """What the process ``task`` does: it ends with a status. One of two shards is written by each."""
-    joined = join(Group("crash", 2, (task,)), addresses, timeout_s=20)
+    joined = join(Group("crash", 2, (task,)), addresses, timeout_s=60)
     with pytest.MonkeyPatch.context() as patch:
         counted = FileSystem(patch, fail_at, fail)
         try:
@@ -157,7 +157,7 @@ def test_a_process_killed_at_any_call_leaves_one_whole_checkpoint(tmp_path, pref
 
 
 def saves_elsewhere(task: int, addresses: list[str], prefix: str) -> None:
-    joined = join(Group("crash", 2, (task,)), addresses, timeout_s=20)
+    joined = join(Group("crash", 2, (task,)), addresses, timeout_s=60)
     name, processes = prefix + "1" * task, Together(Own(MESH, "crash", (task,)), "save")
     with pytest.raises(OpError, match=r"one prefix in all .* got '.*/model', and '.*/model1'"):
         write_pieces(name, lambda: held(task), processes)

@@ -114,7 +114,11 @@ def test_the_part_is_that_of_the_whole_step(case: str) -> None:
             marks=pytest.mark.slow,
         ),
         ([("pp", 2), ("dp", 2)], {"batch": "dp"}),
-        ([("pp", 2), ("tp", 2)], {"schedule": "zbv", "plan": nets_in_stages.PLAN, "sequence": True}),
+        pytest.param(
+            [("pp", 2), ("tp", 2)],
+            {"schedule": "zbv", "plan": nets_in_stages.PLAN, "sequence": True},
+            marks=pytest.mark.slow,
+        ),
         pytest.param([("pp", 4), ("dp", 2)], {"batch": "dp", "remat": "stage"}, marks=pytest.mark.slow),
     ],
 )

@@ -25,7 +25,7 @@ from tests.graph.passes.layouts.random_nets import RandomNet
 from tests.graph.random_graphs import CALLS, CONTROL_FLOW, NOISE, RandomGraph
 
 GRAPHS = 300
-PER_TEST = 10
+PER_TEST = 5
 
 
 def results(drawn: RandomGraph, fetches: Any, update: Any) -> list[Any]:

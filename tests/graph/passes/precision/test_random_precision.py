@@ -14,7 +14,7 @@ from tests.each import nightly
 from tests.graph.random_graphs import CALLS, CONTROL_FLOW, NOISE, RandomGraph
 
 GRAPHS = 200
-PER_TEST = 20
+PER_TEST = 10
 PRODUCTS = (*CALLS, *4 * [RandomGraph.product, RandomGraph.einsum])
 WITHOUT_JUMPS = [call for call in PRODUCTS if call.__name__ not in ("chosen", "piecewise_constant")]
 """Calls that are continuous: rounding never changes a result by much."""
