@@ -119,7 +119,11 @@ class Worker:
 
 
 def _is_stopped(thread: Path) -> bool:
-    return (thread / "stat").read_text().rpartition(") ")[2][0] == "T"
+    """Whether it has stopped, or ended."""
+    try:
+        return (thread / "stat").read_text().rpartition(") ")[2][0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def wait_until_idle(server: tf.train.Server) -> None:

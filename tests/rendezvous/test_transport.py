@@ -44,8 +44,10 @@ from tests.contracts.check_transport import (
     random_bytes,
     wait_until,
 )
+from tests.forks import ForkedScript
 
 HERE = Path(__file__).parent
+PEER = HERE / "transport_peer.py"
 KILLED_S = 9.0  # before gRPC would ask the peer whether it lives: its end is noticed, not its silence
 TOKEN = "a token of the test"
 every_kind = pytest.mark.parametrize("kind", ["grpc", "unix", "tcp"])
@@ -231,19 +233,8 @@ def test_the_variable_chooses_where_the_program_does_not(monkeypatch: pytest.Mon
 
 
 @contextmanager
-def peer_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(HERE / "transport_peer.py"), *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-@contextmanager
-def listening_process(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    with peer_process(kind) as process:
-        assert process.stdout is not None
+def listening_process(kind: str) -> Iterator[tuple[ForkedScript, str]]:
+    with ForkedScript(PEER, kind) as process:
         yield process, process.stdout.readline().strip()
 
 
@@ -257,11 +248,11 @@ def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
         connection.start(inbox)
         connection.send(b"x", [array])
         assert_same(inbox.wait(1)[0][1], [array])
-        os.kill(process.pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGSTOP)
         calls: list[int] = []
         for _ in range(20):
             connection.send(b"x", [array], lambda: calls.append(1))
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
         error = inbox.wait_lost(KILLED_S)
     assert address in error.message
     assert not re.search("closed by|certificate", error.message)
@@ -281,7 +272,6 @@ def test_the_peer_notices_too(kind: str) -> None:
         connection = new_transport(kind=kind).connect(address, CONNECT_S)
         connection.send(b"x", [random_bytes(1 << 20)])
         connection.abort()
-        assert process.stdout is not None
         assert "connection to 127.0.0.1:" in process.stdout.readline()
 
 
@@ -290,12 +280,13 @@ def test_the_peer_notices_too(kind: str) -> None:
 def test_who_listens_tells_a_peer_that_died_from_one_that_closed(kind: str, is_killed: bool) -> None:
     inbox = Inbox()
     listener = new_transport(kind=kind).listen("127.0.0.1:0", lambda connection: connection.start(inbox))
-    with peer_process(kind, listener.address) as process:
+    with ForkedScript(PEER, kind, listener.address) as process:
         assert inbox.wait(1) == [(b"here", [])]
         if is_killed:
             process.kill()
         else:
-            process.communicate()
+            process.stdin.close()
+            process.printed()
         message = inbox.wait_lost().message
     assert message.endswith(DIED if is_killed else CLOSED)
     listener.close()
