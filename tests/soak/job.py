@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 import flowrt as tf
 from flowrt.distribute.launch.local_cluster import ReservedPorts
@@ -34,6 +33,8 @@ STOP, STEPS = "stop", "steps"
 
 def build() -> Any:
     """The operation that trains."""
+    from sklearn.datasets import load_digits  # late: a second, for those that need names of this file only
+
     digits = load_digits()
     images, labels = (digits.data / 16.0).astype(np.float32), digits.target.astype(np.int32)
     with tf.device(TASKS[7]):
