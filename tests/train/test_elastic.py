@@ -167,7 +167,7 @@ def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any, until: Path) ->
         first = [elastic.start(0), elastic.start(1, kill=9)]
         elastic.wait_for("epoch 1: 2 workers")
         spare = elastic.start(2)
-        time.sleep(1.0)  # it joins; nothing is said of that
+        wait_until(lambda: len(elastic.coordinator._machine._members) == 3, "it has joined")
         until.touch()
         for process in (first[0], spare):
             lines = printed(process)
@@ -300,10 +300,18 @@ def test_a_wish_to_leave_that_comes_after_the_last_wait_is_granted_at_the_end() 
     assert ending.value.code == 0
 
 
-def test_when_all_are_killed_the_checkpoint_counts(undisturbed: Any, tmp_path: Path) -> None:
+def test_when_all_are_killed_the_checkpoint_counts(
+    undisturbed: Any, tmp_path: Path, until: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLD", "worker 0 13")
     with job(2, 2, directory=tmp_path) as elastic:
-        for process in [elastic.start(number, kill=13) for number in (0, 1)]:
+        processes = [elastic.start(number) for number in (0, 1)]
+        wait_until(until.with_name("held").exists, "worker 0 is before step 13")
+        for process in processes:
+            process.kill()
+        for process in processes:
             assert len(printed(process)) == 1
+        until.touch()
         for process in [elastic.start(number) for number in (0, 1)]:
             lines = printed(process)
             check_result(lines, undisturbed)
