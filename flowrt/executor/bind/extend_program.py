@@ -283,12 +283,16 @@ def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] 
     for ref in refs:
         layer = bound.layer(ref[0])
         if ref in bound.kept:
-            fetches.append(lambda slot=bound.kept[ref].slot: copied(registers[slot]))
+            fetches.append(functools.partial(_fetch_kept, registers, bound.kept[ref].slot))
         elif _is_of_variable(bound, ref):
             return None
         else:
             fetches.append(bind_fetch(layer.tensors, ref, counts[ref] == 1))
     return fetches
+
+
+def _fetch_kept(registers: list[Any], slot: Any) -> Any:
+    return copied(registers[slot])
 
 
 def _is_of_variable(bound: Bound, ref: Ref) -> bool:

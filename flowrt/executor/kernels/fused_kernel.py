@@ -47,14 +47,15 @@ class FusedKernel(GroupKernel):
             if operand.level in SUMS
         }
         call = call_on(layout, [sums.get(position, array) for position, array in enumerate(operands)])
-        refused = None if self._program is None else sums.pop(self._program.status, None)
+        status = None if self._program is None else self._program.status
+        refused = None if status is None else sums.pop(status)
         action = self._with_sums(call, sums, results) if sums else call
         if refused is None:
             return action, call.table
         return Checked(action, partial(self._call_members, inputs, results), refused), None
 
     def _with_sums(
-        self, call: MachineCall | ParallelCall, sums: dict[int | None, Array], results: Sequence[Array]
+        self, call: MachineCall | ParallelCall, sums: dict[int, Array], results: Sequence[Array]
     ) -> MachineCall | Summed:
         """The loop between calls that clear ``sums`` and add up those of its parts."""
         before, after = [], []

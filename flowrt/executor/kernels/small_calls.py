@@ -142,12 +142,15 @@ def _scatter(indices: Array, updates: Array, shape: Any, out: Sequence[Array]) -
     if indices.dtype.name not in ("int32", "int64") or updates.dtype != target.dtype or target.dtype == bool:
         return None
     text = scatter_add(indices.dtype.name, target.dtype.name)
-    adds = _by_index(text, arrays, len(target), updates.size // indices.size)
-    return adds._replace(call=in_sequence([clear_call(target), adds.call]))
+    return _by_index(text, arrays, len(target), updates.size // indices.size, [clear_call(target)])
 
 
-def _by_index(text: str, arrays: Sequence[Array], rows: int, length: int) -> Checked:
-    """A loop over the indices, the second of ``arrays``, of ``rows``: see `flowrt.loops.llvm_rows`."""
+def _by_index(
+    text: str, arrays: Sequence[Array], rows: int, length: int, before: Sequence[MachineCall] = ()
+) -> Checked:
+    """A loop over the indices, the second of ``arrays``, of ``rows``: see `flowrt.loops.llvm_rows`. It is
+    called behind ``before``.
+    """
     _, indices, others = arrays
     nanoseconds = NS_PER_ROW * indices.size + NS_PER_BYTE * others.nbytes
     table = Table.of([*arrays, rows, length, 0, 0], nanoseconds)
@@ -160,7 +163,7 @@ def _by_index(text: str, arrays: Sequence[Array], rows: int, length: int) -> Che
             check_range(np, "indices", indices, rows)  # says where it is, unless a loop has gone on
             check_range(np, "indices", np.array(status[NUMBER]), rows)
 
-    return Checked(call, check)
+    return Checked(in_sequence([*before, call]) if before else call, check)
 
 
 def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> MachineCall | None:

@@ -53,9 +53,10 @@ def check_nest(control: Control) -> None:
     calls = _calls_in(control.nest)
     for node, action in _instructions_in(control):
         match action:
-            case MachineCall() | Checked(MachineCall()):
-                call = action.call if isinstance(action, Checked) else action
-                is_there = _words(call) in calls  # of those after the last one that was found
+            case MachineCall():
+                is_there = _words(action) in calls  # of those after the last one that was found
+            case Checked(MachineCall() as call):
+                is_there = _words(call) in calls
             case ScalarCode():
                 is_there = cells.issuperset([array.ctypes.data for array in action.arrays])
             case RowAccess():
