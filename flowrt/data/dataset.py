@@ -172,7 +172,8 @@ class Dataset(InNotebook):
         calls = (
             None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
         )
-        return Dataset(pipeline.Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
+        fn: Any = function  # bound when opened
+        return Dataset(pipeline.Map(self.node, fn, spec_of(result), calls, function.is_pure))
 
     def flat_map(self, map_func: FunctionOf[Dataset]) -> Dataset:
         """The elements of the datasets that ``map_func`` returns, one dataset after the other."""
@@ -246,7 +247,9 @@ class Dataset(InNotebook):
         return Dataset(pipeline.Take(self.node, _integer("take: count", count)))
 
     def skip(self, count: NumericLike) -> Dataset:
-        """All but the first ``count`` elements; none when -1."""
+        """All but the first ``count`` elements; none when -1. Those are not computed where that changes nothing:
+        rows of tensors, in whole epochs, and calls of a `map` without random numbers, Python and branches.
+        """
         return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 
     def shard(self, num_shards: NumericLike, index: NumericLike) -> Dataset:

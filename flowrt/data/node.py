@@ -137,8 +137,8 @@ class Rows:
     arrays: tuple[Array, ...]
     indices: Opener[int]
 
-    def open(self, iteration: Iteration) -> Stream[Element]:
-        with closing(self.indices(iteration, 0)) as indices:
+    def open(self, iteration: Iteration, first: int = 0) -> Stream[Element]:
+        with closing(self.indices(iteration, first)) as indices:
             for i in indices:
                 yield tuple([array[i, ...] for array in self.arrays])
 

@@ -61,8 +61,13 @@ class Reordering(SameSpec):
         return source and Rows(source.arrays, partial(self.order_rows, source.indices))
 
     def open(self, iteration: Iteration) -> Stream[Element]:
-        rows = self.rows
-        return rows.open(iteration) if rows else self.order(self.input.open_from, iteration)
+        return self.open_from(iteration, 0)
+
+    def open_from(self, iteration: Iteration, first: int) -> Stream[Element]:
+        if rows := self.rows:
+            return rows.open(iteration, first)
+        elements = self.order(self.input.open_from, iteration)
+        return after(first, elements, iteration) if first else elements
 
 
 @final
@@ -268,27 +273,37 @@ class OnDevice(SameSpec):
 class Map(DeclaredSpec):
     """``fn(*components)``, a tuple of components that fit ``returns``, for every element.
 
-    With ``num_parallel_calls`` the calls run on that many threads; the order is kept.
+    With ``num_parallel_calls`` the calls run on that many threads; the order is kept. Without effects
+    (``is_pure``), it is not called for elements that are skipped.
     """
 
     input: Node
     fn: Callable[..., Element]
     returns: Structure
     num_parallel_calls: Any = None
+    is_pure: bool = False
 
     def __post_init__(self) -> None:
         if known_int(self.num_parallel_calls) != AUTOTUNE:
             expect_at_least(1, "map: num_parallel_calls", self.num_parallel_calls)
 
     def open(self, iteration: Iteration) -> Stream[Element]:
-        workers = 1 if self.num_parallel_calls is None else operator.index(self.num_parallel_calls)
-        if workers == 1:
-            return self._mapped(iteration)
-        workers = workers if workers > 0 else os.cpu_count() or 1
-        return map_in_order(self.fn, self.input.open, workers, iteration)
+        return self._mapped(self.input.open, iteration)
 
-    def _mapped(self, iteration: Iteration) -> Stream[Element]:
-        with closing(self.input.open(iteration)) as elements:
+    def open_from(self, iteration: Iteration, first: int) -> Stream[Element]:
+        if not self.is_pure:
+            return super().open_from(iteration, first)
+        return self._mapped(lambda upstream: self.input.open_from(upstream, first), iteration)
+
+    def _mapped(
+        self, open_input: Callable[[Iteration], Stream[Element]], iteration: Iteration
+    ) -> Stream[Element]:
+        workers = 1 if self.num_parallel_calls is None else operator.index(self.num_parallel_calls)
+        if workers != 1:
+            workers = workers if workers > 0 else os.cpu_count() or 1
+            yield from map_in_order(self.fn, open_input, workers, iteration)
+            return
+        with closing(open_input(iteration)) as elements:
             for element in elements:
                 yield self.fn(*element)
 

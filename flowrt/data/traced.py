@@ -25,6 +25,7 @@ from flowrt.errors import ForeignElementError, UnimplementedError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.lookup import (
     hash_table_op,
     initialize_table,
@@ -122,6 +123,11 @@ class TracedFunction(Traced):
     @property
     def captured(self) -> tuple[Tensor, ...]:
         return tuple(self._graph.captures)
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether a call has no effect on the next ones: it draws no random numbers and calls no Python."""
+        return all(op.op_def.effect in (Effect.PURE, Effect.SOURCE) for op in self._graph.get_operations())
 
     def given(self, values: dict[Tensor, Any]) -> TracedFunction:
         return replace(self, values=tuple(values[tensor] for tensor in self.captured))

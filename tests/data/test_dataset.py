@@ -7,7 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.surface.all  # noqa: F401
+import flowrt as tf
+import flowrt.graph.ops.surface.all
 from flowrt import dtypes
 from flowrt.data import (
     AUTOTUNE,
@@ -293,6 +294,24 @@ def refuse(x):
         raise ValueError("no good")
 
     return py_func(function, [x], dtypes.int64)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_pure"),
+    [
+        pytest.param(lambda x: tf.cast(x, tf.float32) * 2.0, True, id="arithmetic"),
+        pytest.param(lambda x: tf.random_uniform([2]), False, id="random"),
+        pytest.param(lambda x: tf.py_func(lambda y: y, [x], tf.int64), False, id="python"),
+        pytest.param(lambda x: tf.Print(x, [x]), False, id="print"),
+        pytest.param(
+            lambda x: tf.cond(x > 0, lambda: tf.random_uniform([]), lambda: 0.0),
+            False,
+            id="random in a branch",
+        ),
+    ],
+)
+def test_only_functions_without_effects_need_not_be_called(function, is_pure):
+    assert Dataset.range(3).map(function).node.is_pure is is_pure
 
 
 def test_a_predicate_must_give_a_bool():

@@ -136,6 +136,21 @@ def test_epochs_of_rows_that_are_skipped_are_not_read():
     assert elements(Skip(batches, 10**15 + 1), 5) == elements(Skip(batches, 1), 5)
 
 
+@pytest.mark.parametrize("workers", [None, 2], ids=["here", "threads"])
+def test_a_function_without_effects_is_not_called_for_what_is_skipped(workers):
+    rows, called = TensorSlices(np.arange(5)), []
+
+    def first_after_10_batches(is_pure: bool) -> list:
+        called.clear()
+        mapped = Map(Repeat(rows), lambda x: called.append(int(x)) or (x * 10,), INT, workers, is_pure)
+        return elements(Skip(Batch(mapped, 2), 10), 1)
+
+    assert first_after_10_batches(is_pure=True) == first_after_10_batches(is_pure=False) == [[0, 10]]
+    assert len(called) >= 22
+    first_after_10_batches(is_pure=True)
+    assert len(called) < 22
+
+
 # --- shuffle
 
 
