@@ -35,7 +35,7 @@ _RESIZED = "align_corners: bool = False, half_pixel_centers: bool = False"
 
 def _gradient_of_resize(name: str, op: OpDef[Tensor]) -> None:
     @composed(name, "grads: float32, original_image: T -> output: T", _RESIZED)
-    def gradient(grads: Tensor, original: Tensor, **flags: bool) -> Any:
+    def gradient(grads: Tensor, original: Tensor, **flags: Any) -> Any:
         """The transpose of the op, of which an image of zeros says enough."""
         image = zeros_like(original)
         resized = op(image, shape(grads)[1:3], **flags)
@@ -47,7 +47,7 @@ _gradient_of_resize("ResizeBicubicGrad", resize_bicubic_op)
 
 
 @composed("ResizeNearestNeighborGrad", "grads: T, size: int32 -> output: T", _RESIZED)
-def nearest_gradient(grads: Tensor, size: Tensor, **flags: bool) -> Any:
+def nearest_gradient(grads: Tensor, size: Tensor, **flags: Any) -> Any:
     batch, *sizes, channels = grads.shape.as_list()
     image = zeros([shape(grads)[0] if batch is None else batch, *known(size, "size"), channels], grads.dtype)
     return gradients(resize_nearest_neighbor_op(image, sizes, **flags), image, grads)[0]
@@ -58,7 +58,7 @@ _CONV = "mode: string, strides: list(int), padding: string"
 
 @composed("FusedPadConv2D", "input: T, paddings: int32, filter: T -> output: T", _CONV)
 def padded_conv(
-    images: Any, paddings: Tensor, filters: Tensor, mode: str, strides: Sequence[int], padding: str
+    images: Any, paddings: Tensor, filters: Tensor, mode: str, strides: Sequence[int], padding: Any
 ) -> Tensor:
     return conv2d(pad(images, paddings, mode=mode), filters, strides=list(strides), padding=padding)
 

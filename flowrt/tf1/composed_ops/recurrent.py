@@ -15,9 +15,8 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
 from flowrt.graph.ops.elementwise.comparison import less, where
-from flowrt.graph.ops.elementwise.math import tanh
+from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
-from flowrt.graph.ops.nn.activations import sigmoid
 from flowrt.tf1.composed_ops.composition import composed
 
 _WEIGHTS = "w: T, wci: T, wcf: T, wco: T, b: T"
@@ -90,7 +89,8 @@ def _layer(
 
     def body(time: Any, cs: Any, h: Any, rows: list[TensorArray]) -> Any:
         product = matmul(concat([read.read(time), h], 1), w) + b
-        made = _stepped(*gates(product), cs, peepholes, clip)
+        i, ci, f, o = gates(product)
+        made = _stepped(i, ci, f, o, cs, peepholes, clip)
         goes_on = less(cast(time, "int64"), steps)
         made = [where(goes_on, each, zeros_like(each)) for each in made]
         return (
