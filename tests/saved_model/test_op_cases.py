@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.protos import graph_pb2
 from tests.saved_model.op_cases import CASES
 
@@ -33,3 +35,26 @@ def test_an_operation_has_tensorflows_values(number: int, op: str) -> None:
             assert value.dtype == wanted.dtype
             tf.TensorShape(tensor.shape).assert_is_compatible_with(wanted.shape)
             np.testing.assert_allclose(value, wanted, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "attr", "value", "error", "said"),
+    [
+        ("Mfcc", "filterbank_channel_count", 1 << 30, InvalidArgumentError, "at most 4,194,304 weights"),
+        ("Mfcc", "dct_coefficient_count", 41, InvalidArgumentError, "as many channels as coefficients"),
+        ("ExtractImagePatches", "ksizes", [1, 99, 99, 1], ResourceExhaustedError, "at most 8192 numbers"),
+    ],
+)
+def test_what_is_made_for_an_operation_is_bounded(
+    op: str, attr: str, value: Any, error: type[OpError], said: str
+) -> None:
+    (number, *_) = (i for i, (name, _) in enumerate(CASES) if name == op)
+    with np.load(FILE) as fixtures:
+        message = graph_pb2.GraphDef.FromString(fixtures[f"{number} {op}"].tobytes())
+    (node,) = (each for each in message.node if each.name == "op")
+    if isinstance(value, list):
+        node.attr[attr].list.i[:] = value
+    else:
+        node.attr[attr].i = value
+    with tf.Graph(), pytest.raises(error, match=f"{op} 'op'.*{said}"):
+        tf.import_graph_def(message)

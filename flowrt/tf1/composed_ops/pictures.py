@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
+from flowrt.errors import ResourceExhaustedError
 from flowrt.functions.arrangements import extract_image_patches
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.derivatives.gradients import gradients
@@ -18,6 +20,9 @@ from flowrt.image.codecs import decode_jpeg
 from flowrt.image.random_boxes import sample_distorted_bounding_box
 from flowrt.tf1.composed_ops.composition import composed, known
 
+MAX_PATCH = 1 << 13
+"""Numbers of a patch: its square is the size of the filter that is made for it."""
+
 
 @composed(
     "ExtractImagePatches",
@@ -27,6 +32,9 @@ from flowrt.tf1.composed_ops.composition import composed, known
 def patches(
     images: Tensor, ksizes: Sequence[int], strides: Sequence[int], rates: Sequence[int], padding: str
 ) -> Tensor:
+    length = math.prod(ksizes) * (images.shape.as_list()[-1] or 1)
+    if length > MAX_PATCH:
+        raise ResourceExhaustedError(f"expected patches of at most {MAX_PATCH} numbers; got {length}")
     return extract_image_patches(images, ksizes, strides, rates, padding)
 
 

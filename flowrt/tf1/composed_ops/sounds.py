@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import UnimplementedError
+from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import transpose
 from flowrt.graph.ops.elementwise.arithmetic import maximum
@@ -16,6 +16,9 @@ from flowrt.graph.ops.linalg.matmul import tensordot
 from flowrt.signal.short_time import stft
 from flowrt.signal.windows import hann_window
 from flowrt.tf1.composed_ops.composition import composed, known
+
+MAX_WEIGHTS = 1 << 22
+"""Weights of the bands or the cosines: what a model asks for is made while it is imported."""
 
 
 @composed(
@@ -48,18 +51,25 @@ def mfcc(
     bins, rate = squared.shape.as_list()[-1], known(sample_rate, "sample_rate")
     if bins is None:
         raise UnimplementedError(f"expected a known number of bins; got {squared!r}")
-    bands = _bands(bins, rate, lower_frequency_limit, upper_frequency_limit, filterbank_channel_count)
+    channels, limits = filterbank_channel_count, (lower_frequency_limit, upper_frequency_limit)
+    weights = channels * max(bins, dct_coefficient_count)
+    are_bands = bins > 1 and 0 <= limits[0] < limits[1] and weights <= MAX_WEIGHTS
+    if not (are_bands and 1 <= dct_coefficient_count <= channels):
+        raise InvalidArgumentError(
+            "expected 2 or more bins, at least as many channels as coefficients, ascending limits and "
+            f"at most {MAX_WEIGHTS:,} weights; got {bins} bins, {channels} channels, {dct_coefficient_count} "
+            f"coefficients, limits {limits}"
+        )
+    bands = _bands(bins, rate, *limits, channels)
     heard = tensordot(sqrt(squared), bands.astype(np.float32), 1)
-    channels = np.arange(filterbank_channel_count) + 0.5
-    orders = np.arange(dct_coefficient_count)
-    cosines = np.cos(np.pi / filterbank_channel_count * np.outer(channels, orders))
-    cosines *= np.sqrt(2 / filterbank_channel_count)
+    turns = np.outer(np.arange(channels) + 0.5, np.arange(dct_coefficient_count)) / channels
+    cosines = np.cos(np.pi * turns) * np.sqrt(2 / channels)
     return tensordot(log(maximum(heard, 1e-12)), cosines.astype(np.float32), 1)
 
 
 def _bands(bins: int, rate: int, lower: float, upper: float, count: int) -> Any:
     """``[bins, count]``: the weights of triangles between the centres of neighbouring bands; a bin below
-    the first centre is all in band 0, by its part.
+    the first centre is in band 0 alone.
     """
     low, high = _mel(lower), _mel(upper)
     centers = low + (high - low) / (count + 1) * np.arange(1, count + 2)

@@ -171,12 +171,14 @@ class _Raiser:
         """
         predicate = self._predicate(switch)
         tested = self._nodes.get(predicate[0])
-        if tested is not None and tested.op is equal:
+        if tested is not None and tested.op is equal and len(tested.inputs) == 2:
             (name, output), (number, _) = tested.inputs
-            if name in self._joined and output == 1 and self._nodes[number].op is const:
-                merged, index = self._joined[name], int(self._nodes[number].attrs["value"])
-                taken = merged.positions.index(index)
-                return merged.predicate, taken if side == 1 else 1 - taken
+            merged, index = self._joined.get(name), self._nodes.get(number)
+            if merged is not None and output == 1 and index is not None and index.op is const:
+                place = index.attrs["value"].tolist()
+                if place in merged.positions:
+                    taken = merged.positions.index(place)
+                    return merged.predicate, taken if side == 1 else 1 - taken
         return predicate, side
 
     def _predicate(self, switch: Node) -> Ref:
@@ -325,8 +327,8 @@ def _followed(ref: Ref, given: Mapping[Ref, Ref]) -> Ref:
 
 def _forwarding(switch: Node) -> Node:
     """The node that gives on both sides what ``switch`` gets."""
-    kinds = (switch.attrs["T"], switch.attrs["T"])
-    return switch.replace(op=identity_n, inputs=switch.inputs[:1] * 2, attrs={"T": kinds})
+    attrs = {"T": (switch.attrs["T"],) * 2} if "T" in switch.attrs else {}
+    return switch.replace(op=identity_n, inputs=switch.inputs[:1] * 2, attrs=attrs)
 
 
 def _renamed(merge: Node, outputs: Sequence[Ref]) -> Node:
