@@ -142,6 +142,23 @@ def test_the_first_sight_of_every_stage_is_whole_and_has_texts(page):
         assert height * scale <= page.evaluate("flowrtPage.viewport.height")
 
 
+def test_a_network_in_one_scope_is_open_at_first_and_what_is_around_it_closed(browser, tmp_path):
+    with tf.Graph() as graph:
+        x = tf.placeholder(tf.float32, [2], name="x")
+        with tf.name_scope("network"):
+            for layer, operations in enumerate([5, 3, 6, 2, 4, 7], start=ord("a")):
+                with tf.name_scope(chr(layer)):
+                    for _ in range(operations):
+                        x = tf.sin(x)
+        for after in ("scale", "clip", "loss", "mean"):
+            with tf.name_scope(after):
+                x = tf.tanh(tf.exp(x))
+    opened = browser.open(Path(export(graph, tmp_path / "network.html")))
+    assert is_shown(opened, "network/a")
+    assert not is_shown(opened, "loss/Tanh")
+    opened.close()
+
+
 def test_letters_do_what_brackets_and_the_slash_do(page):
     first = page.evaluate("flowrtPage.state.stage")
     page.press("n")
