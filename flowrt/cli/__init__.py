@@ -1,4 +1,5 @@
-"""The commands ``flowrt``, ``flowrt-run`` and ``flowrt-worker``.
+"""The commands ``flowrt``, ``flowrt-run``, ``flowrt-worker`` and ``flowrt-tf1``. Their entry points are in
+``flowrt_command.py`` beside the package.
 
 main, options            the command line of ``flowrt``; shared options
 completion               ``flowrt completion``
