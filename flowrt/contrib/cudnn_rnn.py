@@ -193,14 +193,17 @@ class _CudnnRNN(Layer):
         starts = self._split(initial_state, time_major)
         rate = self._dropout if training else 0.0
         cells = [self._with_dropout(each, rate) for each in self._cells]
-        options = {"dtype": self.dtype, "sequence_length": sequence_lengths, "time_major": time_major}
+        options: dict[str, Any] = {
+            "dtype": self.dtype, "sequence_length": sequence_lengths, "time_major": time_major,
+        }  # fmt: skip
+        finals: list[Any]
         if self.num_dirs == 1:
             start = None if starts is None else tuple(starts[0])
-            outputs, final = dynamic_rnn(MultiRNNCell(cells[0]), inputs, initial_state=start, **options)
-            finals = [final]
+            outputs, *finals = dynamic_rnn(MultiRNNCell(cells[0]), inputs, initial_state=start, **options)
         else:
+            forward, backward = (None, None) if starts is None else starts
             outputs, *finals = stack_bidirectional_dynamic_rnn(
-                *cells, inputs, *([None, None] if starts is None else starts), **options
+                cells[0], cells[1], inputs, forward, backward, **options
             )
         owned = [weight for each in self._cells for cell in each for weight in cell.weights]
         self._weights = list(dict.fromkeys(owned))
@@ -223,7 +226,7 @@ class _CudnnRNN(Layer):
             )
         axis, count = 0 if time_major else 1, self.num_layers * self.num_dirs
         parts = [unstack(convert_to_tensor(part, self.dtype), count, axis) for part in state]
-        each = [h if self._states == 1 else LSTMStateTuple(*c, h) for h, *c in zip(*parts, strict=True)]
+        each = [LSTMStateTuple(c[0], h) if c else h for h, *c in zip(*parts, strict=True)]
         return [each[direction :: self.num_dirs] for direction in range(self.num_dirs)]
 
     def _joined(self, finals: Sequence[Sequence[Any]], time_major: bool) -> tuple[Tensor, ...]:

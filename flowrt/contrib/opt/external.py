@@ -25,6 +25,8 @@ from flowrt.graph.source import user_line
 from flowrt.logging import info
 from flowrt.variables.variable import Variable, trainable_variables
 
+_FREE = (-np.inf, np.inf)
+
 
 class ExternalOptimizerInterface:
     """Base of optimizers outside the graph: a subclass defines `_minimize`.
@@ -48,7 +50,7 @@ class ExternalOptimizerInterface:
         self._equalities, self._inequalities = list(equalities or ()), list(inequalities or ())
         self._vars = list(trainable_variables() if var_list is None else var_list)
         self.optimizer_kwargs = optimizer_kwargs
-        self._shapes = [tuple(variable.shape.as_list()) for variable in self._vars]
+        self._shapes: list[Any] = [tuple(variable.shape.as_list()) for variable in self._vars]
         self._packed_bounds = None if var_to_bounds is None else self._pack_bounds(var_to_bounds)
         self._packed_var = _packed([variable.read_value() for variable in self._vars])
         self._packed_loss_grad = self._gradient(self._loss)
@@ -142,11 +144,9 @@ class ExternalOptimizerInterface:
     def _pack_bounds(self, bounds: Mapping[Variable, tuple[Any, Any]]) -> list[tuple[float, float]]:
         packed = []
         for variable, shape in zip(self._vars, self._shapes, strict=True):
-            pair = zip(bounds.get(variable, (None, None)), (-np.inf, np.inf), strict=True)
-            low, high = (
-                np.broadcast_to(free if end is None else np.asarray(end, float), shape).ravel()
-                for end, free in pair
-            )
+            ends: Any = bounds.get(variable, (None, None))
+            pair = (free if end is None else end for end, free in zip(ends, _FREE, strict=True))
+            low, high = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in pair)
             packed += list(zip(low.tolist(), high.tolist(), strict=True))
         return packed
 
