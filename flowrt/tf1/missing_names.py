@@ -21,7 +21,7 @@ _MISSING = """\
 there are no pretrained models. Instead: keras.layers, and load_weights
     keras.applications
 this part of Keras is not supported. Instead: keras.Model, estimator.Estimator with a model_fn
-    keras.estimator keras.wrappers keras.experimental keras.mixed_precision keras.layers.ConvLSTM2D
+    keras.estimator keras.wrappers keras.experimental keras.mixed_precision
     keras.layers.CuDNNLSTM keras.layers.CuDNNGRU keras.layers.LocallyConnected1D
     keras.layers.LocallyConnected2D keras.utils.multi_gpu_model keras.backend.ctc_batch_cost
     keras.backend.ctc_decode keras.backend.ctc_label_dense_to_sparse

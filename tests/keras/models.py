@@ -222,6 +222,20 @@ def sequence_tagger(keras: Any) -> Case:
     return model, np.random.RandomState(4).randint(0, 30, (32, 8)), tags
 
 
+def frames(keras: Any) -> Case:
+    layers = keras.layers
+    options = {"recurrent_activation": "hard_sigmoid", "recurrent_initializer": "glorot_uniform"}
+    model = keras.Sequential([
+        layers.ConvLSTM2D(3, (3, 2), strides=2, return_sequences=True, input_shape=(4, 7, 6, 2), **options),
+        layers.BatchNormalization(),
+        layers.ConvLSTM2D(2, 3, padding="same", dilation_rate=2, go_backwards=True, **options),
+        layers.Flatten(),
+        layers.Dense(2, activation="softmax"),
+    ])  # fmt: skip
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    return model, np.random.RandomState(6).rand(32, 4, 7, 6, 2), _classes(2)
+
+
 def gan(keras: Any) -> Case:
     """The combined model of a generator and a frozen discriminator."""
     layers = keras.layers
@@ -266,7 +280,7 @@ CASES = {
     case.__name__: case
     for case in (
         mlp, cnn, lstm_text, gru_bidirectional, two_inputs_two_outputs, autoencoder, residual, own_layer,
-        subclass, siamese, sequence_tagger, gan,
+        subclass, siamese, sequence_tagger, frames, gan,
     )
 } | {
     f"embedding_{name}": functools.partial(embedding, optimizer=name)

@@ -269,3 +269,37 @@ def test_misuse_is_named() -> None:
     ):
         with pytest.raises(error, match=message):
             call()
+
+
+@pytest.mark.parametrize("data_format", ["channels_last", "channels_first"])
+def test_a_convolutional_lstm_of_single_pixels_is_an_lstm(data_format: str) -> None:
+    x = np.random.RandomState(0).normal(size=(2, 4, 3, 3, 5)).astype("float32")
+    first = data_format == "channels_first"
+    images = np.moveaxis(x, 4, 2) if first else x
+    options = {"data_format": data_format, "recurrent_initializer": "glorot_uniform"}
+    frames = keras.Sequential(
+        [layers.ConvLSTM2D(6, 1, return_sequences=True, input_shape=images.shape[1:], **options)]
+    )
+    pixels = keras.Sequential([layers.LSTM(6, return_sequences=True, input_shape=(4, 5))])
+    pixels.set_weights([w[0, 0] if w.ndim == 4 else w for w in frames.get_weights()])
+    expected = pixels.predict(x.transpose(0, 2, 3, 1, 4).reshape(18, 4, 5)).reshape(2, 3, 3, 4, 6)
+    found = frames.predict(images)
+    np.testing.assert_allclose(
+        np.moveaxis(found, 2, 4) if first else found, expected.transpose(0, 3, 1, 2, 4), atol=1e-5
+    )
+
+
+def test_a_convolutional_lstm_with_dropout_trains() -> None:
+    x = np.random.RandomState(0).normal(size=(8, 3, 5, 4, 2)).astype("float32")
+    model = keras.Sequential([
+        layers.ConvLSTM2D(3, 2, strides=(2, 1), dropout=0.2, recurrent_dropout=0.2, input_shape=x.shape[1:]),
+        layers.Flatten(),
+        layers.Dense(1),
+    ])  # fmt: skip
+    assert model.layers[0].output_shape == (None, 2, 3, 3)
+    model.compile("sgd", "mse")
+    before = model.evaluate(x, np.ones((8, 1)), verbose=0)
+    model.fit(x, np.ones((8, 1)), epochs=4, verbose=0)
+    assert model.evaluate(x, np.ones((8, 1)), verbose=0) < before
+    with pytest.raises(UnimplementedError, match="stateful=True is not supported"):
+        layers.ConvLSTM2D(3, 2, stateful=True, batch_input_shape=(8, 3, 5, 4, 2))(tf.constant(x))

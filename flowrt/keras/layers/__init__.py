@@ -11,6 +11,7 @@ embeddings              Embedding
 noise                   noise in training
 products, recurrence     products of samples; a step along time
 cells, recurrent        recurrent layers and their steps
+convolutional_recurrent ConvLSTM2D
 wrappers                TimeDistributed, Bidirectional
 """
 
@@ -21,6 +22,7 @@ from flowrt.keras.engine.layer import Layer as Layer
 from flowrt.keras.layers.advanced_activations import *
 from flowrt.keras.layers.cells import *
 from flowrt.keras.layers.convolutional import *
+from flowrt.keras.layers.convolutional_recurrent import *
 from flowrt.keras.layers.core import *
 from flowrt.keras.layers.embeddings import *
 from flowrt.keras.layers.merge import *

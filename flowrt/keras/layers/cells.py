@@ -91,7 +91,7 @@ class Cell(Layer):
         """``inputs @ kernel + bias``, of one step or of all; each gate has a dropout of its own."""
         if self.dropout:
             sample = ones_like(inputs[:, 0] if inputs.shape.ndims == 3 else inputs)
-            masks = _drawn(sample, self.dropout, self.gates, training)
+            masks = drawn_masks(sample, self.dropout, self.gates, training)
             masks = [expand_dims(m, 1) if inputs.shape.ndims == 3 else m for m in masks]
             parts = split(self.kernel, self.gates, 1)
             made = concat(
@@ -108,7 +108,7 @@ class Cell(Layer):
         """Draw the dropout of the states, which is one for all steps."""
         self._state_masks = None
         if self.recurrent_dropout:
-            self._state_masks = _drawn(ones_like(state), self.recurrent_dropout, self.gates, training)
+            self._state_masks = drawn_masks(ones_like(state), self.recurrent_dropout, self.gates, training)
 
     def _recurrent(self, h: Tensor, gates: Sequence[int], kernel: Any = None) -> list[Tensor]:
         """``h @ recurrent_kernel`` of each of ``gates``, neighbours in the kernel."""
@@ -125,7 +125,7 @@ class Cell(Layer):
         raise NotImplementedError
 
 
-def _drawn(sample: Tensor, rate: float, count: int, training: Any) -> list[Tensor]:
+def drawn_masks(sample: Tensor, rate: float, count: int, training: Any) -> list[Tensor]:
     """Dropout of ones, ``count`` times; ones outside of training."""
     training = as_training(training)
     if not is_symbolic(training) and not training:

@@ -143,7 +143,7 @@ class RNN(Layer):
         return [zeros([rows, n], inputs.dtype) for n in self._sizes]
 
     def _inner_copies(self) -> dict[str, Any]:
-        return {} if isinstance(self, _OfCell) else {"cell": self.cell.copied()}
+        return {} if isinstance(self, OfCell) else {"cell": self.cell.copied()}
 
     def compute_mask(self, inputs: Any, mask: Any = None) -> Any:
         own = mask if self.return_sequences else None
@@ -162,7 +162,7 @@ class RNN(Layer):
         batch_set_value(list(zip(self._states, values, strict=True)))
 
 
-class _OfCell(RNN):
+class OfCell(RNN):
     """A layer with a cell of its own: the arguments are the cell's and the layer's."""
 
     cell_class: ClassVar[type[Cell]]
@@ -175,7 +175,7 @@ class _OfCell(RNN):
         return getattr(cell, name)
 
 
-def _constructor(cell_class: type[Cell]) -> Any:
+def constructor_of(cell_class: type[Cell]) -> Any:
     """A constructor with the arguments of the cell, then those of `RNN`."""
     of_cell = [p for p in parameters_of(cell_class.__init__) if p.kind is not p.VAR_KEYWORD]
     of_layer = [p for p in parameters_of(RNN.__init__)[2:] if p.name != "time_major"]
@@ -188,22 +188,22 @@ def _constructor(cell_class: type[Cell]) -> Any:
     return with_parameters(RNN.__init__, [*of_cell, *of_layer], construct)
 
 
-class SimpleRNN(_OfCell):
+class SimpleRNN(OfCell):
     """`SimpleRNNCell` along time; see `RNN`."""
 
     cell_class = SimpleRNNCell
-    __init__ = _constructor(SimpleRNNCell)
+    __init__ = constructor_of(SimpleRNNCell)
 
 
-class LSTM(_OfCell):
+class LSTM(OfCell):
     """`LSTMCell` along time; see `RNN`."""
 
     cell_class = LSTMCell
-    __init__ = _constructor(LSTMCell)
+    __init__ = constructor_of(LSTMCell)
 
 
-class GRU(_OfCell):
+class GRU(OfCell):
     """`GRUCell` along time; see `RNN`."""
 
     cell_class = GRUCell
-    __init__ = _constructor(GRUCell)
+    __init__ = constructor_of(GRUCell)
