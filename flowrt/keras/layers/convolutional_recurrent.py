@@ -45,7 +45,8 @@ class ConvLSTM2DCell(LSTMCell):
         self.kernel_size = sizes(kernel_size, 2, "kernel_size")
         self.strides = sizes(strides, 2, "strides")
         self.dilation_rate = sizes(dilation_rate, 2, "dilation_rate")
-        self.padding, self._layout = padding_mode(padding), layout(self.data_format, 2)
+        self.padding: Any = padding_mode(padding)
+        self._layout: Any = layout(self.data_format, 2)
 
     @property
     def _channels(self) -> int:
@@ -128,7 +129,7 @@ class ConvLSTM2D(OfCell):
     def _first_states(self, inputs: Tensor, given: Any) -> list[Any]:
         if given is not None:
             return super()._first_states(inputs, given)
-        cell = self.cell
+        cell: Any = self.cell
         kernel = zeros([*cell.kernel_size, *cell.kernel.shape.as_list()[2:3], cell.filters], inputs.dtype)
         state = zeros_like(cell.input_conv(inputs[:, 0], kernel))  # of the shape that the convolution gives
         return [state, state]
