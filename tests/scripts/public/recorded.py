@@ -190,13 +190,14 @@ def use_flowrt() -> Any:
     return BaseSession
 
 
-def use_tensorflow() -> Any:
-    """TensorFlow 1.15. Its variables are resources, which keep a value while it is being read: a reference
-    variable may change between an operation of a step that reads it and the next one.
+def use_tensorflow(has_references: bool) -> Any:
+    """TensorFlow 1.15. Its variables are resources, which keep a value while it is being read, unless it
+    ``has_references``: such a variable may change between an operation of a step that reads it and the next.
     """
     os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
     tf: Any = importlib.import_module("tensorflow")
-    tf.compat.v1.enable_resource_variables()
+    if not has_references:
+        tf.compat.v1.enable_resource_variables()
     from tensorflow.python.client.session import BaseSession
     from tensorflow.python.ops import candidate_sampling_ops, gen_random_ops
 
@@ -263,16 +264,28 @@ def use_steady_adam() -> None:
     adam.__init__ = start_steadily
 
 
-def use_no_display() -> None:
-    """Environments of gym are not drawn."""
+def use_quiet_gym() -> None:
+    """Environments of gym are not drawn, and start from the same seeds."""
     try:
         from gym import core
         from gym.envs import classic_control
+        from gym.utils import seeding
     except ImportError:
         return
+    seeding.create_seed = lambda *_, **__: 0
     for environment in (core.Wrapper, *vars(classic_control).values()):
         if isinstance(environment, type):
             environment.render = lambda *_, **__: None
+
+
+class SortedSet(set):
+    """A program's set, as of its characters, in an order that no version of Python changes."""
+
+    def __iter__(self) -> Any:
+        try:
+            return iter(sorted(super().__iter__()))
+        except TypeError:  # of several types
+            return super().__iter__()
 
 
 def use_old_numpy() -> None:
@@ -337,7 +350,7 @@ def run(program: Program, clone: Path, record: Record, seconds: float) -> None:
         if is_module:
             runpy.run_module(first[2:], run_name="__main__", alter_sys=True)
         else:
-            runpy.run_path(str(file), run_name="__main__")
+            runpy.run_path(str(file), {"set": SortedSet}, run_name="__main__")
     except SystemExit:
         pass
     except BaseException as error:
@@ -380,12 +393,14 @@ def main() -> None:
     parser.add_argument("results", type=Path)
     parser.add_argument("names", nargs="*", help="parts of the programs' names; none: all of compared.txt")
     parser.add_argument("--runs", type=int, default=12)
+    parser.add_argument("--references", action="store_true", help="reference variables in TensorFlow")
     parser.add_argument("--seconds", type=int, default=40)
     arguments = parser.parse_args()
     sys.path += filter(None, os.environ.get(LIBRARIES, "").split(os.pathsep))
     os.environ.setdefault("MPLBACKEND", "agg")
     arguments.results.mkdir(exist_ok=True)
-    session = use_flowrt() if arguments.side == "flowrt" else use_tensorflow()
+    is_ours = arguments.side == "flowrt"
+    session = use_flowrt() if is_ours else use_tensorflow(arguments.references)
     with tempfile.TemporaryDirectory() as folder:
         use_digits(Path(folder))
         record_all(arguments, session)
@@ -395,7 +410,7 @@ def record_all(arguments: argparse.Namespace, session: Any) -> None:
     place_softly(session)
     use_steady_adam()
     use_old_numpy()
-    use_no_display()
+    use_quiet_gym()
     builtins.input = lambda *_: ""
     for program in read_programs(TABLE.read_text()):
         is_named = not arguments.names or any(name in program.name for name in arguments.names)
