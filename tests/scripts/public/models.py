@@ -354,6 +354,31 @@ def darknet() -> None:
     train(tf.add_n([tf.reduce_mean(tf.square(route)) for route in routes]), steps=2)
 
 
+def spinning_up(algorithm: str) -> None:
+    """OpenAI's PPO, TRPO, DDPG and SAC on tasks of gym, in one process: without MPI, and without PyTorch, which
+    their package imports. Record some 60 runs: a step in the environment is one.
+    """
+    stand_in("torch", "mpi4py.MPI", "spinup.algos.tf1")
+    for name, folder in (("spinup", "spinup"), ("spinup.algos", "spinup/algos"), ("spinup.algos.tf1", "spinup/algos/tf1")):
+        sys.modules[name].__path__ = [folder]
+    mpi: Any = sys.modules["mpi4py.MPI"]
+    mpi.SUM, mpi.MIN, mpi.MAX = range(3)
+    mpi.COMM_WORLD = SimpleNamespace(
+        Get_rank=lambda: 0, Get_size=lambda: 1, Bcast=lambda x, root: None,
+        Allreduce=lambda x, result, op: np.copyto(result, x),
+    )  # fmt: skip
+    import gym
+
+    run = getattr(import_module(f"spinup.algos.tf1.{algorithm}.{algorithm}"), algorithm)
+    is_on_policy = algorithm in ("ppo", "trpo")
+    options = {} if is_on_policy else {"start_steps": 5, "update_after": 10, "update_every": 10}
+    task = "CartPole-v1" if is_on_policy else "Pendulum-v0"
+    run(
+        lambda: gym.make(task), steps_per_epoch=25, epochs=2, max_ep_len=20,
+        logger_kwargs={"output_dir": tempfile.mkdtemp()}, **options,
+    )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("name")
