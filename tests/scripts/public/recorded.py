@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import builtins
-import functools
 import gzip
 import importlib
 import os
@@ -278,6 +277,11 @@ def use_quiet_gym() -> None:
             environment.render = lambda *_, **__: None
 
 
+class SeededRandom(random.Random):
+    def __init__(self, seed: Any = 0) -> None:
+        super().__init__(seed)
+
+
 class SortedSet(set):
     """A program's set, as of its characters, in an order that no version of Python changes."""
 
@@ -302,7 +306,7 @@ def use_old_numpy() -> None:
     fixed = random.seed
     fixed(0)
     random.seed = lambda *_, **__: fixed(0)
-    random.Random = functools.partial(random.Random, 0)
+    random.Random = SeededRandom
 
 
 # --- the programs
