@@ -247,8 +247,9 @@ class Dataset(InNotebook):
         return Dataset(pipeline.Take(self.node, _integer("take: count", count)))
 
     def skip(self, count: NumericLike) -> Dataset:
-        """All but the first ``count`` elements; none when -1. Those are not computed where that changes nothing:
-        rows of tensors, in whole epochs, and calls of a `map` without random numbers, Python and branches.
+        """All but the first ``count`` elements; none when -1. Those are not computed where that changes
+        nothing: rows of tensors, in whole epochs, and calls of a `map` without random numbers, Python and
+        branches.
         """
         return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 
