@@ -354,7 +354,7 @@ def batch_norm(
     inputs = convert_to_tensor(inputs)
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
-    is_flat = len(inputs.shape) == 2 and fused is not False
+    is_flat = inputs.shape.ndims == 2 and fused is not False
     is_core = updates_collections == GraphKeys.UPDATE_OPS and not is_flat
     with variable_scope(scope, "BatchNorm", [inputs], reuse=reuse) as captured:
         layer = (BatchNormalization if is_core else _BetaFirst)(

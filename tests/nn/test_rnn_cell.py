@@ -398,8 +398,10 @@ def test_bad_inputs_are_typed_errors() -> None:
         cells.MultiRNNCell([cells.GRUCell(2), cells.GRUCell(2)])(tf.zeros([1, 2]), (tf.zeros([1, 2]),))
     with pytest.raises(DTypeError, match=r"activation: expected a function of flowrt\.nn; got 'tahn'"):
         cells.GRUCell(3, activation="tahn")
-    with pytest.raises(UnimplementedError, match=r"contrib\.rnn\.NASCell: .*Instead: nn\.rnn_cell\.LSTMCell"):
-        _ = contrib.NASCell
+    with pytest.raises(
+        UnimplementedError, match=r"contrib\.rnn\.GridLSTMCell: .*Instead: nn\.rnn_cell\.LSTMCell"
+    ):
+        _ = contrib.GridLSTMCell
 
 
 def test_one_cell_twice_in_a_stack_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:

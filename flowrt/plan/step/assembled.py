@@ -242,9 +242,10 @@ def _runs(part: DevicePart, middle: int) -> list[_Run]:
         elif action is None and is_in_middle and storage.get(node.name) is Storage.BUFFER:
             once.append(i)
             continue
-        elif action not in (None, runs[-1].place.action) and not (
-            node.op is no_op or storage.get(node.name) in THERE
-        ):
+        elif action not in (None, runs[-1].place.action):
+            if node.op is no_op or storage.get(node.name) in THERE:  # a view, which takes no time
+                (waiting if waiting else runs[-1].positions).append(i)
+                continue
             if once and action.micro_batch == middle:
                 raise _among_turns(order[once[0]])
             runs.append(_Run(_Place(action), once))
