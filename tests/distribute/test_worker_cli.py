@@ -41,7 +41,7 @@ def no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     for name in (*VARIABLES, "FLOWRT_TOKEN", "FLOWRT_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))  # no token there
-    monkeypatch.setattr(check, "CHECK_S", 0.5)
+    monkeypatch.setattr(check, "CHECK_S", 2.0)
 
 
 @pytest.fixture

@@ -330,7 +330,7 @@ def test_workers_probe_each_other() -> None:
         ]
         found = []
         for task, worker in enumerate(workers):
-            said, _ = worker.communicate(timeout=SOON_S)
+            said, _ = worker.communicate(timeout=200)
             assert worker.returncode == 0
             *_, line, last = said.splitlines()
             assert line.startswith(f"worker {1 - task} at 127.0.0.1:")

@@ -30,7 +30,7 @@ NAMES = [f"rank (axis={i})" for i in range(4)]
 
 
 @contextmanager
-def joined(kind: str, size: int = 4, timeout_s: float = 30.0) -> Iterator[str]:
+def joined(kind: str, size: int = 4, timeout_s: float = 60.0) -> Iterator[str]:
     """The key of a group with all ranks here."""
     key = f"to split {next(_numbers)}"
     with ReservedPorts(1) as reserved:
@@ -69,7 +69,7 @@ def test_rows_and_columns_reduce_in_turn_over_one_set_of_links(kind: str) -> Non
 
 
 def test_a_rank_that_does_not_come_is_named_with_its_part_of_the_group() -> None:
-    with joined("grpc", timeout_s=0.3) as key:
+    with joined("grpc", timeout_s=3.0) as key:
         row = split_key(key, "row", (2, 3))
         begin(row, [0], 1.0, "sum")
         with pytest.raises(DeadlineExceededError, match=r"group 'row': rank \(axis=2\) .* rank \(axis=3\)"):
@@ -93,14 +93,16 @@ def test_plans_are_compared_once() -> None:
 def test_a_step_that_fails_ends_when_collectives_use_its_memory_no_more(is_split: bool) -> None:
     """Here one is in the midst of a call, which no error reaches, when another operation fails."""
     with joined("grpc", 2) as key:
-        may_end, ended = threading.Event(), list[bool]()
+        begun, may_end, ended = threading.Event(), threading.Event(), list[bool]()
 
         def call(communicator: Any) -> None:
+            begun.set()
             may_end.wait()
             ended.append(True)
 
         member: Any = joined_member(key, 0)
         member.begin("in its midst", call)
+        assert begun.wait(60.0)  # what has not begun is left out
         timer = threading.Timer(0.1, may_end.set)
         timer.start()
         failed = split_key(key, "row", (0, 1)) if is_split else key
