@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -322,13 +323,14 @@ def test_one_size_makes_no_line() -> None:
 
 
 def test_workers_probe_each_other() -> None:
-    with ReservedPorts(2) as reserved:
+    with ReservedPorts(2) as reserved, ExitStack() as stack:
         cluster = json.dumps({"worker": [f"127.0.0.1:{port}" for port in reserved.ports]})
         command = [sys.executable, "-m", "flowrt.cli.worker", "--cluster", cluster, "--probe", "--task"]
-        workers = [
-            subprocess.Popen([*command, str(task)], stdout=subprocess.PIPE, text=True) for task in (0, 1)
-        ]
-        found = []
+        workers, found = [], []
+        for task in (0, 1):
+            worker = subprocess.Popen([*command, str(task)], stdout=subprocess.PIPE, text=True)
+            workers.append(stack.enter_context(worker))
+            stack.callback(worker.kill)
         for task, worker in enumerate(workers):
             said, _ = worker.communicate(timeout=200)
             assert worker.returncode == 0
