@@ -65,16 +65,9 @@ class Dataset(InNotebook):
 
     @staticmethod
     def from_tensor_slices(tensors: Structure) -> Dataset:
-        """One element per row.
+        """One element per row of ``tensors``, which have the same number of rows.
 
-        Args:
-            tensors: A structure of tensors with the same number of rows.
-
-        Returns:
-            A data set.
-
-        Raises:
-            InvalidArgumentError: A tensor is a scalar, or the numbers of rows differ.
+        Raises `InvalidArgumentError` for scalars and differing row counts.
 
         Example:
             >>> dataset = tf.data.Dataset.from_tensor_slices(([1, 2, 3], [10, 20, 30]))
@@ -247,9 +240,10 @@ class Dataset(InNotebook):
         return Dataset(pipeline.Take(self.node, _integer("take: count", count)))
 
     def skip(self, count: NumericLike) -> Dataset:
-        """All but the first ``count`` elements; none when -1. Those are not computed where that changes
-        nothing: rows of tensors, in whole epochs, and calls of a `map` without random numbers, Python and
-        branches.
+        """All but the first ``count`` elements; none when -1.
+
+        Rows of tensors are skipped in whole epochs, and a `map` without random numbers, Python and branches is
+        not called for what is skipped.
         """
         return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 
@@ -340,14 +334,11 @@ class TextLineDataset(Dataset):
 
 
 class TFRecordDataset(Dataset):
-    """The records of TFRecord files, string scalars: see `flowrt.python_io`. A step raises `NotFoundError`
-    for a missing file, and `DataLossError`, with the byte, at a damaged record.
+    """The records of TFRecord files, string scalars: see `flowrt.python_io`.
 
-    Args:
-        filenames: A name, several, or a dataset of names.
-        compression_type: "", "GZIP" or "ZLIB".
-        buffer_size: Accepted.
-        num_parallel_reads: Accepted: files are read one after the other.
+    ``filenames`` is one, several, or a dataset of names; ``compression_type`` "", "GZIP" or "ZLIB".
+    ``buffer_size`` and ``num_parallel_reads`` are accepted: files are read one after the other. A step raises
+    `NotFoundError` for a missing file, and `DataLossError`, with the byte, at a damaged record.
 
     Example:
         >>> with tf.python_io.TFRecordWriter('data.tfrecord') as writer:
