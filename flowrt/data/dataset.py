@@ -65,9 +65,16 @@ class Dataset(InNotebook):
 
     @staticmethod
     def from_tensor_slices(tensors: Structure) -> Dataset:
-        """One element per row of ``tensors``, which have the same number of rows.
+        """One element per row.
 
-        Raises `InvalidArgumentError` for scalars and differing row counts.
+        Args:
+            tensors: A structure of tensors with the same number of rows.
+
+        Returns:
+            A data set.
+
+        Raises:
+            InvalidArgumentError: A tensor is a scalar, or the numbers of rows differ.
 
         Example:
             >>> dataset = tf.data.Dataset.from_tensor_slices(([1, 2, 3], [10, 20, 30]))
@@ -334,11 +341,14 @@ class TextLineDataset(Dataset):
 
 
 class TFRecordDataset(Dataset):
-    """The records of TFRecord files, string scalars: see `flowrt.python_io`.
+    """The records of TFRecord files, string scalars: see `flowrt.python_io`. A step raises `NotFoundError`
+    for a missing file, and `DataLossError`, with the byte, at a damaged record.
 
-    ``filenames`` is one, several, or a dataset of names; ``compression_type`` "", "GZIP" or "ZLIB".
-    ``buffer_size`` and ``num_parallel_reads`` are accepted: files are read one after the other. A step raises
-    `NotFoundError` for a missing file, and `DataLossError`, with the byte, at a damaged record.
+    Args:
+        filenames: A name, several, or a dataset of names.
+        compression_type: "", "GZIP" or "ZLIB".
+        buffer_size: Accepted.
+        num_parallel_reads: Accepted: files are read one after the other.
 
     Example:
         >>> with tf.python_io.TFRecordWriter('data.tfrecord') as writer:
