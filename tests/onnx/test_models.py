@@ -90,6 +90,34 @@ def test_external_data_stays_in_its_folder(tmp_path: Path) -> None:
         load(folder / "m.onnx")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_external_data_above_two_gib(tmp_path: Path) -> None:
+    """Of a file with holes; takes 5 GB of memory."""
+    rows, width, count = 100_000, 1000, 6
+    marked = np.arange(1, width + 1, dtype=np.float32)
+    nodes, weights = [], []
+    with open(tmp_path / "m.data", "wb") as file:
+        file.truncate(4 * rows * width * count)
+        for i in range(count):
+            size = 4 * rows * width
+            file.seek((i + 1) * size - marked.nbytes)
+            file.write((marked * (i + 1)).tobytes())
+            tensor = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[rows, width])
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", "m.data"), ("offset", i * size), ("length", size)):
+                tensor.external_data.add(key=key, value=str(value))
+            weights.append(tensor)
+            nodes.append(helper.make_node("Gather", [f"w{i}", "ids"], [f"y{i}"]))
+    outputs = [info(f"y{i}", None) for i in range(count)]
+    graph = helper.make_graph(nodes, "g", [info("ids", [2], TensorProto.INT64)], outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    found = load(tmp_path / "m.onnx").run([np.array([0, rows - 1])])
+    for i in range(count):
+        np.testing.assert_array_equal(found[f"y{i}"], [marked * 0, marked * (i + 1)])
+
+
 def test_a_name_that_is_no_text() -> None:
     content = classifier().SerializeToString().replace(b"\n\1x", b"\n\1\xff")
     with pytest.raises(InvalidArgumentError, match=r"expected names in UTF-8; got b'\\xff'"):
