@@ -59,7 +59,7 @@ def import_model(
 
 def check_operations(model: Any) -> None:
     """Raise `UnimplementedError` that names each operation without a handler or body, and its first node."""
-    missing: dict[tuple[str, str, int], list[str]] = defaultdict(list)
+    missing: dict[tuple[str, str, int], list[str | bytes]] = defaultdict(list)  # bytes are no UTF-8
     functions = {(each.domain, each.name) for each in model.functions}
     graphs = [(model.graph.node, opsets_of(model))]
     graphs += [(each.node, opsets_of(each)) for each in model.functions]
@@ -74,7 +74,7 @@ def check_operations(model: Any) -> None:
             schema = schema_of(domain, proto.op_type, version)
             has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
             if not has_body and handler_of(domain, proto.op_type, version) is None:
-                missing[domain, proto.op_type, version].append(proto.name or "".join(proto.output[:1]))
+                missing[domain, proto.op_type, version].append(proto.name or next(iter(proto.output), ""))
     if missing:
         rows = [
             f"{domain or 'ONNX'}'s {op} (opset {version}): {len(names)} nodes, the first is {names[0]!r}"

@@ -124,6 +124,13 @@ def test_a_name_that_is_no_text() -> None:
         load(content)
 
 
+def test_a_missing_operation_of_which_the_output_is_no_text() -> None:
+    model = model_of([helper.make_node("Wxyz", ["x"], ["q"])], [info("x", [2])], [info("q", [2])])
+    content = model.SerializeToString().replace(b"\x12\1q", b"\x12\1\xff")
+    with pytest.raises(UnimplementedError, match=r"Wxyz \(opset \d+\): 1 nodes, the first is b'\\xff'"):
+        load(content)
+
+
 def test_values_that_say_how_are_part_of_the_signature() -> None:
     model = model_of(
         [helper.make_node("TopK", ["x", "k"], ["values", "places"])],
