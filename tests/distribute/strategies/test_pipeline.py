@@ -561,6 +561,19 @@ def test_the_batch_of_a_queue_is_cut_or_a_warning_says_so(caplog: pytest.LogCapt
     assert "the batch of this step is whole" in caplog.text
 
 
+def test_a_placeholder_made_before_the_scope_is_told_where_it_belongs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        x = tf.placeholder(tf.float64, [None, 4])
+        with strategy(2).scope():
+            loss = tf.reduce_mean(tf.square(layers(x, 0, 1)))
+            train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        session.run([loss, train], {x: np.ones((8, 4))})
+    assert "That of a placeholder, an iterator or dequeue_many made in the strategy's scope" in caplog.text
+
+
 def test_an_assertion_that_fails_comes_before_updates() -> None:
     """It is of the whole batch, so layers behind it do not wait for it, but updates do."""
     with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:

@@ -82,8 +82,8 @@ _log = logging.getLogger("flowrt")
 
 UNCUT = (
     "pipeline: the batch of this step is whole, so stages work one after the other. That of a placeholder, "
-    "an iterator or dequeue_many is cut into micro-batches; cut another one by tf.distribute.relayout(batch, "
-    "['micro', None]), with an entry per dimension"
+    "an iterator or dequeue_many made in the strategy's scope is cut into micro-batches; cut another one by "
+    "tf.distribute.relayout(batch, ['micro', None]), with an entry per dimension"
 )
 
 
