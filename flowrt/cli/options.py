@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import Any, NoReturn
 
@@ -68,6 +69,17 @@ def positive(text: str) -> int:
 def not_negative(text: str) -> int:
     """An integer >= 0, for argparse."""
     return _at_least(0, text)
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number > 0; got {text}")
+    return number
 
 
 def _at_least(least: int, text: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowrt.cli.options import positive, report_mistake, spellings
+from flowrt.cli.options import positive, positive_number, report_mistake, spellings
 from flowrt.device.llvm.host_pool import usable_cpus
 from flowrt.errors import InvalidArgumentError, OpError, nearest
 from flowrt.graph.collectives.cost import LINKS_VARIABLE
@@ -74,9 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--probe", action="store_true", help="measure the links between processes of this host first")
     add("--memory", action="store_true", help="show the bytes of a device for all choices, not only the best")
     add("--sweep", metavar="devices=A..B", help="show how the step scales from A to B devices")
-    add("--device-hours", type=float, metavar="H", help="what if a device fails every H hours on average")
-    add("--checkpoint-s", type=float, default=60.0, metavar="S", help="seconds of a checkpoint (default: 60)")
-    add("--late-ms", type=float, metavar="MS", help="what if workers are late by MS on average")
+    add("--device-hours", type=positive_number, metavar="H",
+        help="what if a device fails every H hours on average")  # fmt: skip
+    add("--checkpoint-s", type=positive_number, default=60.0, metavar="S",
+        help="seconds of a checkpoint (default: 60)")  # fmt: skip
+    add("--late-ms", type=positive_number, metavar="MS", help="what if workers are late by MS on average")
     add("--json", metavar="FILE", help="write the plan, for tf.distribute.AutoStrategy(FILE)")
     add(*spellings("--log-dir"), type=Path, metavar="DIR", help="write the plan, its timeline and "
         "what flowrt report DIR shows")  # fmt: skip
@@ -122,11 +124,14 @@ def _lines(arguments: argparse.Namespace) -> list[str]:
 
 def _check_together(arguments: argparse.Namespace) -> None:
     """Raise `InvalidArgumentError` for options that do not go together."""
+    if arguments.sweep and arguments.memory:
+        raise InvalidArgumentError("--memory: expected it without --sweep, which shows another table")
     chooses_none = bool(arguments.sweep or arguments.memory)
     for name, value in (("--json", arguments.json), ("--log-dir", arguments.log_dir),
-                        ("--simulate", arguments.simulate)):  # fmt: skip
+                        ("--simulate", arguments.simulate), ("--device-hours", arguments.device_hours),
+                        ("--late-ms", arguments.late_ms)):  # fmt: skip
         if value and chooses_none:
-            raise InvalidArgumentError(f"{name}: expected a plan to write; --sweep and --memory choose none")
+            raise InvalidArgumentError(f"{name}: expected a plan; --sweep and --memory choose none")
     if arguments.plan and not arguments.simulate:
         raise InvalidArgumentError("--plan: expected it with --simulate, which plays the plan")
     if arguments.plan and arguments.fix:

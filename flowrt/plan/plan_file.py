@@ -51,7 +51,8 @@ class Plan:
         made = f"as {self.script} had when it was planned"
         for name, text in self.variables.items():
             if name not in found:
-                hint = nearest(name, found)
+                close = nearest(name, found)
+                hint = f"{close}." if close else ""
                 raise _changed(where, f"the variable {name!r}, {text}, {made}; got none.{hint}")
             if found[name] != text:
                 raise _changed(where, f"the variable {name!r} to be {text}, {made}; got {found[name]}.")

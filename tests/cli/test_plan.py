@@ -265,13 +265,15 @@ def test_memory_of_all_choices(script: str, tmp_path: Path, capsys: pytest.Captu
         (("--sweep", "devices=8..1"), "--sweep: expected devices=A..B with A from 1 to B"),
         (("--fix", "dp=3"), "expected dp x tp x pp = 8, all of the cluster, and a batch of 32 that"),
         (("--sweep", "devices=1..9999999"), "--sweep: expected at most 1,000,000 devices; got 9,999,999"),
-        (("--memory", "--json", "plan.json"), "--json: expected a plan to write; --sweep and --memory"),
+        (("--memory", "--json", "plan.json"), "--json: expected a plan; --sweep and --memory choose none"),
+        (("--memory", "--late-ms", "1"), "--late-ms: expected a plan; --sweep and --memory choose none"),
+        (("--memory", "--sweep", "devices=1..4"), "--memory: expected it without --sweep"),
         (("--fix", "dp=2", "--fix", "dp=4"), "--fix: expected dp once; got dp=2 and dp=4"),
         (("--fix", "tp=3"), "tp=3: expected a divisor of the 4 devices of a host"),
         (("--fix", "sharding=2"), "got 'sharding=2'. Add --simulate, which searches nothing."),
         (("--simulate", "--fix", "sharding=4"), "--fix sharding: expected 0, 1, 2 or 3; got 4"),
         (("--simulate", "--fix", "dp=4"), "simulate: expected dp x tp x pp = 8, all of the cluster"),
-        (("--simulate", "--sweep", "devices=1..4"), "--simulate: expected a plan to write"),
+        (("--simulate", "--sweep", "devices=1..4"), "--simulate: expected a plan; --sweep"),
         (("--plan", "plan.json"), "--plan: expected it with --simulate"),
     ],
 )
@@ -280,6 +282,17 @@ def test_bad_words_end_with_2(
 ) -> None:
     assert main(["plan", script, "--cluster", cluster(tmp_path), *words]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "text"), [("--device-hours", "-1"), ("--checkpoint-s", "soon"), ("--late-ms", "nan")]
+)
+def test_a_bad_number_is_refused_before_the_search(
+    capsys: pytest.CaptureFixture[str], option: str, text: str
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "train.py", option, text])
+    assert f"argument {option}: expected a number > 0; got {text}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def test_the_strategy_of_a_plan_trains_as_one_device_does(path: str) -> None:
     ("name", "units", "message"),
     [
         ("hiden", 6, r"the variable 'hidden/kernel', float32 \[4, 6\], as train.py had .*; got none"),
+        ("hiden", 6, r"got none\. Nearest: hiden/kernel[^.]*\. Plan the script again"),
         ("hidden", 7, r"'hidden/kernel' to be float32 \[4, 6\], as train.py .*; got float32 \[4, 7\]"),
     ],
 )
