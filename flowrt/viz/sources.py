@@ -21,7 +21,7 @@ from flowrt.device.spec import parse_device
 from flowrt.distribute.client.cluster_runtime import ClusterRuntime
 from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.worker.describe import DescribedTask, read_description
-from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.constant import feed_op, placeholder_op
@@ -32,6 +32,7 @@ from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.prune import extract
+from flowrt.nest import map_structure
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def
@@ -233,9 +234,16 @@ def compared(
     fetches: Any,
     feed_dict: Mapping[Any, Any] | None,
 ) -> Source:
-    """The source of ``what``, beside that of ``against`` if it is given: see `source_of`."""
+    """The source of ``what``, beside that of ``against`` if it is given, where ``fetches`` are looked up by
+    name. Raises as `source_of`, and `DTypeError` for another ``against``.
+    """
     found = source_of(what, fetches, feed_dict)
-    return found if against is None else Comparison(source_of(against, fetches), found)
+    if against is None:
+        return found
+    if not isinstance(against, BaseSession | Graph | str | os.PathLike):
+        raise DTypeError(f"against: expected a Session, a Graph or the path of a GraphDef; got {against!r}")
+    names = map_structure(lambda fetch: getattr(fetch, "name", fetch), fetches)
+    return Comparison(source_of(against, names), found)
 
 
 def source_of(

@@ -114,6 +114,14 @@ def test_a_frame_shows_what_changed_from_another_graph(graph: tf.Graph) -> None:
     assert [stage["name"] for stage in data["stages"]] == ["before", "after"]
 
 
+def test_fetches_are_looked_up_by_name_in_the_other_graph(graph: tf.Graph) -> None:
+    pytest.importorskip("igraph")
+    with tf.Graph() as before:
+        tf.constant(1.0, name="loss")
+    shown = tf.viz.show(graph, fetches=[graph.get_tensor_by_name("loss:0")], against=before)
+    assert shown.title.endswith("compared with graph")
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
@@ -121,8 +129,9 @@ def test_a_frame_shows_what_changed_from_another_graph(graph: tf.Graph) -> None:
         (dict(height="9"), TypeError, "show: expected the height as an integer; got '9'"),
         (dict(view="logcal"), NotFoundError, "view: expected one of logical.*Nearest: logical"),
         (dict(fetches="nothing:0"), NotFoundError, "got 'nothing:0'"),
+        (dict(against=5), TypeError, "against: expected a Session, a Graph or the path of a GraphDef; got 5"),
     ],
-    ids=["small", "text", "view", "fetch"],
+    ids=["small", "text", "view", "fetch", "against"],
 )
 def test_mistakes_in_show(graph: tf.Graph, wrong: dict[str, Any], error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
