@@ -574,6 +574,17 @@ def test_a_placeholder_made_before_the_scope_is_told_where_it_belongs(
     assert "That of a placeholder, an iterator or dequeue_many made in the strategy's scope" in caplog.text
 
 
+def test_a_single_row_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:
+        with strategy(2).scope():
+            x = tf.placeholder(tf.float64, [None, 4])
+            loss = tf.reduce_mean(tf.square(layers(x, 0, 1)))
+            train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+        session.run(tf.global_variables_initializer())
+        session.run([loss, train], {x: np.ones((1, 4))})
+    assert "the batch of this step is whole" not in caplog.text
+
+
 def test_an_assertion_that_fails_comes_before_updates() -> None:
     """It is of the whole batch, so layers behind it do not wait for it, but updates do."""
     with tf.Graph().as_default(), tf.Session(config=CONFIG) as session:

@@ -26,8 +26,8 @@ from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.evaluate import located
-from flowrt.graph.layouts.attributes import AGAIN, UNIT, mesh_of
-from flowrt.graph.layouts.layout import Layout, Replicate
+from flowrt.graph.layouts.attributes import AGAIN, UNIT, layouts_of, mesh_of
+from flowrt.graph.layouts.layout import Layout, Replicate, Shard
 from flowrt.graph.layouts.mesh import Coordinate, Mesh
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, op_def
@@ -126,9 +126,22 @@ def lower_layouts(
 
 
 def _is_training_in_one_turn(found: Lowered) -> bool:
-    """Whether a step of a pipeline with micro-batches has a backward pass, but computes the batch at once."""
-    trains = bool(backward_nodes(found.layouts.subgraph) & nodes_of_batch(found.layouts.subgraph))
-    return turns_of(found.layouts.mesh) > 1 and not found.passes and trains
+    """Whether a step of a pipeline with micro-batches has a backward pass, but computes the batch at once,
+    and not because it has a single row.
+    """
+    subgraph, mesh = found.layouts.subgraph, found.layouts.mesh
+    if turns_of(mesh) == 1 or found.passes or any(_is_of_turns(node, mesh) for node in subgraph):
+        return False
+    return bool(backward_nodes(subgraph) & nodes_of_batch(subgraph))
+
+
+def _is_of_turns(node: Node, mesh: Mesh) -> bool:
+    """Whether the attributes of ``node`` shard it by an axis of time."""
+    layouts = layouts_of(node.attrs, mesh)
+    if layouts is None:
+        return False
+    placements = zip(mesh.axes, layouts.used.placements, strict=True)
+    return any(axis.is_time and isinstance(placement, Shard) for axis, placement in placements)
 
 
 def in_order(found: Lowered, links: Links) -> Subgraph:
