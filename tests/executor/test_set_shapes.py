@@ -130,3 +130,41 @@ def test_each_step_is_checked_in_the_dimensions_that_are_set():
             session.run(y)
         rows[0] = np.zeros((2, 4), np.float32)
         assert session.run(y).shape == (2, 4)
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_a_loop_has_the_shape_of_its_invariant_whatever_its_body_sets(times):
+    def body(i, v):
+        v.set_shape([2])
+        return i + 1, v * 2.0
+
+    invariants = [tf.TensorShape([]), tf.TensorShape([None])]
+    start, times_fed = tf.placeholder_with_default([1.0], [None]), tf.placeholder_with_default(times, [])
+    last = tf.while_loop(lambda i, _: i < times_fed, body, [0, start], invariants)[1]
+    assert last.shape.as_list() == [None]
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(last, {start: [1.0, 2.0]}), np.array([1, 2]) * 2**times)
+        if not times:
+            np.testing.assert_array_equal(session.run(last), [1.0])
+            return
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[2\]; got \[1\]"):
+            session.run(last)
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_variable_that_is_read_before_a_loop_is_checked_there(length):
+    variable = tf.Variable(fed(length), validate_shape=False)
+
+    def body(i, total):
+        read = variable.read_value()
+        read.set_shape([3])
+        return i + 1, total + read
+
+    last = tf.while_loop(lambda i, _: i < 2, body, [0, tf.zeros([3])])[1]
+    with tf.Session() as session:
+        session.run(variable.initializer)
+        if length == 3:
+            np.testing.assert_array_equal(session.run(last), [0, 2, 4])
+            return
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3\]; got \[1\]"):
+            session.run(last)

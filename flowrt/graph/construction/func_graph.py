@@ -162,6 +162,7 @@ class FuncGraph(Graph):
             name = outer.unique_absolute(op.name)
             lifted = outer.add(node.op, name, inputs, node.attrs, [spec.dtype for spec in node.outputs])
         (spec,) = node.outputs
+        lifted.outputs[0].set_shape(spec.shape)
         attrs = {"dtype": spec.dtype, "shape": spec.shape}
         op.node = Node(op.name, feed_op, (), (), attrs, "", node.source, node.outputs)
         self.parameters.append(op.outputs[0])

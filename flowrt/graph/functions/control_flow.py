@@ -15,7 +15,7 @@ from functools import partial
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.functions.branch_gradients import branches_jvp, branches_vjp
 from flowrt.graph.functions.loop_gradients import while_jvp, while_vjp
-from flowrt.graph.node import Subgraph
+from flowrt.graph.node import SET_SHAPE, Subgraph
 from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.shapes import Shape, relax
 
@@ -36,6 +36,14 @@ def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
     for branch in branches[1:]:
         shapes = [relax(a, branch.spec(ref).shape) for a, ref in zip(shapes, branch.fetches, strict=True)]
     return shapes
+
+
+def _carried_shapes(body: Subgraph, number: int) -> list[Shape]:
+    """The shapes of the first ``number`` parameters of a loop's ``body``. One that the body itself has set
+    holds where the body reads the parameter: of a loop without iterations it says nothing.
+    """
+    parameters = [body.nodes[name] for name in body.feeds[:number]]
+    return [p.attrs["shape"] if SET_SHAPE in p.attrs else p.outputs[0].shape for p in parameters]
 
 
 if_op: OpDef[list[Tensor]] = _define(
@@ -74,7 +82,7 @@ while_op: OpDef[list[Tensor]] = _define(
     "While",
     "input: *T in ANY -> *T",
     attrs=f"cond: func, body: func, {_SHAPES}, parallel_iterations: int = 10",
-    shape=lambda s: [s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds],
+    shape=lambda s: _carried_shapes(s.attrs["body"], len(s.attrs["T"])),
     vjp=while_vjp,
     jvp=while_jvp,
     doc="The inputs, replaced by body(inputs) as long as cond(inputs).",
@@ -92,8 +100,6 @@ loop_form: OpDef[list[Tensor]] = _define_form(
     "_Loop",
     "pred: bool, carried: *T in ANY, invariant: *C in ANY -> *T",
     attrs="body: func",
-    shape=lambda s: [
-        s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds[: len(s.attrs["T"])]
-    ],
+    shape=lambda s: _carried_shapes(s.attrs["body"], len(s.attrs["T"])),
     doc="While pred: (pred, carried) = body(carried, invariant). Made by the compiler only.",
 )
