@@ -76,6 +76,27 @@ def test_a_batch_of_unknown_size_is_whole_and_that_is_said() -> None:
     assert "batch(n, drop_remainder=True) makes the size known" in remark
 
 
+@pytest.mark.parametrize("size", [4, 6])
+def test_a_batch_has_the_size_that_set_shape_says_and_is_cut_after_its_check(size: int) -> None:
+    with tf.Graph().as_default():
+        strategy = strategy_of()
+        iterator = strategy.make_dataset_iterator(batches(drop_remainder=False))
+        x = strategy.experimental_local_results(iterator.get_next())[0]
+        x.set_shape([size, 3])
+        total = tf.reduce_sum(x, 0)
+        with tf.Session(config=CONFIG) as session:
+            session.run(iterator.initializer)
+            explained = explain_layouts(session, [total])
+            assert explained is not None
+            assert not explained.remarks
+            assert f"float64[{size}/dp, 3]" in {t.layout for t in explained.tensors}
+            if size == 4:
+                np.testing.assert_array_equal(session.run(total), DATA[:4].sum(0))
+                return
+            with pytest.raises(InvalidArgumentError, match=r"\[6, 3\]; got \[4, 3\]"):
+                session.run(total)
+
+
 def test_nothing_is_said_of_a_batch_that_one_device_has_anyway() -> None:
     with tf.Graph().as_default():
         strategy = tf.distribute.LayoutStrategy(tf.distribute.Mesh([("dp", 1)], ["/cpu:0"]), batch="dp")

@@ -41,7 +41,7 @@ from flowrt.graph.layouts.sharding_rule import Dims, ShardingRule
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.base.filling import zeros_like_op
-from flowrt.graph.ops.base.identities import cast_op, local_shards_op, relayout_op
+from flowrt.graph.ops.base.identities import cast_op, ensure_shape_op, local_shards_op, relayout_op
 from flowrt.graph.ops.state.variable_ops import read_variable_op, resource_gather, rows_of_variable_op
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.layouts.call_layouts import Call, CallLayouts, layouts_of_call
@@ -158,6 +158,9 @@ class _Propagation:
         self._choices: dict[Call, CallLayouts] = {}
         self._readers = Counter(ref for node in subgraph for ref in set(node.inputs))
         self._readers.update(subgraph.fetches)
+        checks = Counter(node.inputs[0] for node in subgraph if node.op is ensure_shape_op)
+        self._checked = {ref for ref, count in checks.items() if count == self._readers[ref]}
+        """Tensors that are read by checks of their shape alone."""
 
     def run(self) -> Layouts:
         for node in self._given:
@@ -198,8 +201,7 @@ class _Propagation:
             self._note(node, [self._none] * len(node.inputs), [self._wanted[node.name]])
         elif self._runs_once(node):
             self._found.single.add(node.name)
-            outputs = [self._seed(node, spec) for spec in node.outputs]
-            self._note(node, [self._none] * len(node.inputs), outputs)
+            self._note(node, [self._none] * len(node.inputs), self._seeds(node))
             self._note_gathers(node)
         elif self._narrows_variable(node):
             handle = self._found.values[node.name, 0] = self._found.values[node.inputs[0]]
@@ -226,6 +228,17 @@ class _Propagation:
             return True
         specs = [*node.outputs, *map(self._subgraph.spec, node.inputs)]
         return not self._are_lists_cut and any(spec.dtype is dtypes.variant for spec in specs)
+
+    def _seeds(self, node: Node) -> list[Layout]:
+        """The layouts of the outputs of ``node``, which runs once. Of an input with a shape that is checked,
+        the result of the check is cut: of that, more sizes are known.
+        """
+        maker = self._nodes[node.inputs[0][0]] if node.op is ensure_shape_op else node
+        seeded = maker if maker.name in self._found.single else node
+        return [
+            self._none if (node.name, index) in self._checked else self._seed(seeded, spec)
+            for index, spec in enumerate(node.outputs)
+        ]
 
     def _seed(self, node: Node, spec: TensorSpec) -> Layout:
         """The layout that the script gave to an output of ``node``; a scalar among inputs has none."""
