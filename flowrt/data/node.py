@@ -122,7 +122,7 @@ Opener: TypeAlias = Callable[[Iteration, int], Stream[T]]
 def after(count: int, items: Stream[T], iteration: Iteration) -> Stream[T]:
     """``items`` without the first ``count``."""
     with closing(items):
-        for _ in islice(items, count):
+        for _ in zip(range(count), items, strict=False):  # islice takes no count above sys.maxsize
             iteration.check()
         yield from items
 

@@ -127,7 +127,7 @@ class Repeat(Reordering):
         """See `Reordering.order_rows`. Of the epochs before, one is read: all have its length."""
         length = 0
         with closing(open_rows(iteration.at_epoch(0), 0)) as rows:
-            for _ in islice(rows, first):
+            for _ in zip(range(first), rows, strict=False):
                 iteration.check()
                 length += 1
         if length == first:  # the first epoch has no fewer

@@ -132,6 +132,7 @@ def test_get_next_knows_types_and_shapes():
         (lambda d: d.filter(lambda x: greater(x, 2)), [3, 4]),
         (lambda d: d.take(2).repeat(2), [0, 1, 0, 1]),
         (lambda d: d.skip(3).repeat(-1).take(3), [3, 4, 3]),
+        (lambda d: d.batch(2).skip(2**62), []),
         (lambda d: d.shard(2, 1), [1, 3]),
         (lambda d: d.concatenate(Dataset.range(7, 9)), [0, 1, 2, 3, 4, 7, 8]),
         (lambda d: d.skip(3).enumerate(start=5), [(5, 3), (6, 4)]),
