@@ -145,7 +145,8 @@ def test_a_loop_has_the_shape_of_its_invariant_whatever_its_body_sets(times):
     with tf.Session() as session:
         np.testing.assert_array_equal(session.run(last, {start: [1.0, 2.0]}), np.array([1, 2]) * 2**times)
         if not times:
-            np.testing.assert_array_equal(session.run(last), [1.0])
+            gradient = tf.gradients(tf.reduce_sum(last * last), start)
+            np.testing.assert_array_equal(session.run([last, *gradient]), [[1.0], [2.0]])
             return
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[2\]; got \[1\]"):
             session.run(last)

@@ -26,7 +26,7 @@ from flowrt.graph.construction.graph import Graph
 from flowrt.graph.construction.operation import Operation, Tensor
 from flowrt.graph.derivatives.forward_mode import ForwardSweep
 from flowrt.graph.derivatives.gradients import backpropagate
-from flowrt.graph.node import TensorSpec
+from flowrt.graph.node import SET_SHAPE, TensorSpec
 from flowrt.graph.ops.base.filling import fill, zeros_like_op
 from flowrt.graph.ops.lists.tensor_lists import zeros_like_list
 from flowrt.graph.partial_value import partial_value
@@ -111,9 +111,14 @@ def zeros_like(tensor: Tensor) -> Tensor:
 
 
 def spec_of_gradient(tensor: Tensor) -> TensorSpec:
-    if tensor.dtype is not dtypes.resource:
-        return tensor.spec
-    return TensorSpec(*partial_value(tensor.graph.node, tensor.ref))
+    """The gradient's shape and dtype. A parameter's has no shape that the function has set: of a loop without
+    iterations that says nothing.
+    """
+    if tensor.dtype is dtypes.resource:
+        return TensorSpec(*partial_value(tensor.graph.node, tensor.ref))
+    attrs = tensor.op.node.attrs
+    is_set = tensor.op.type == "_Feed" and SET_SHAPE in attrs
+    return TensorSpec(tensor.dtype, attrs["shape"]) if is_set else tensor.spec
 
 
 def tangents_of(
