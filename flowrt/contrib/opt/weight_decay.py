@@ -16,7 +16,7 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
 from flowrt.graph.typing import NumericLike
-from flowrt.train.optimizers.optimizer import Optimizer
+from flowrt.train.optimizers.optimizer import Optimizer, on_device_of
 from flowrt.train.optimizers.standard_optimizers import AdamOptimizer, MomentumOptimizer
 from flowrt.variables.variable import Variable
 
@@ -25,7 +25,8 @@ class DecoupledWeightDecayExtension(Optimizer):
     """The first base of an optimizer that lets weights decay before each step; the second is the optimizer.
 
     ``minimize`` and ``apply_gradients`` take ``decay_var_list``, the variables that decay: all that are
-    trained, if None or empty. A sparse gradient decays the rows that it names.
+    trained, if None or empty. (In TensorFlow 1.15 ``minimize`` forgets them, and all decay.) A sparse
+    gradient decays the rows that it names.
 
     Example:
         >>> class Decayed(tf.contrib.opt.DecoupledWeightDecayExtension, tf.train.GradientDescentOptimizer):
@@ -68,24 +69,25 @@ class DecoupledWeightDecayExtension(Optimizer):
         rate: Any = self._weight_decay
         return cast(convert_to_tensor(rate() if callable(rate) else rate), var.dtype)
 
-    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
-        decay = self._decay(var)
+    def _update(self, variable: Variable, gradient: Any) -> Operation:
+        decay = self._decay(variable)
         if decay is None:
-            return super()._apply_dense(grad, var)
-        with get_default_graph().control_dependencies([grad]):
-            decayed = var.assign_sub(multiply(decay, var.read_value()), read_value=False)
+            return super()._update(variable, gradient)
+        if not isinstance(gradient, IndexedSlices):
+            gradient = convert_to_tensor(gradient, variable.dtype)
+        computed = gradient.values if isinstance(gradient, IndexedSlices) else gradient
+        with get_default_graph().control_dependencies([computed]), on_device_of(variable):
+            decayed = _decayed(variable, gradient, decay)
         with get_default_graph().control_dependencies([decayed]):
-            return super()._apply_dense(grad, var)
+            return super()._update(variable, gradient)
 
-    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        decay = self._decay(var)
-        if decay is None:
-            return super()._apply_sparse(grad, var)
-        rows = unique(grad.indices).y
-        with get_default_graph().control_dependencies([grad.values]):
-            decayed = resource_scatter_sub(var.handle, rows, multiply(decay, var.sparse_read(rows)))
-        with get_default_graph().control_dependencies([decayed]):
-            return super()._apply_sparse(grad, var)
+
+def _decayed(var: Variable, grad: Tensor | IndexedSlices, decay: Tensor) -> Operation:
+    """The operation by which ``var``, or what a sparse gradient names of it, loses the share ``decay``."""
+    if not isinstance(grad, IndexedSlices):
+        return var.assign_sub(multiply(decay, var.read_value()), read_value=False)
+    rows = unique(grad.indices).y
+    return resource_scatter_sub(var.handle, rows, multiply(decay, var.sparse_read(rows)))
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[Optimizer]:

@@ -247,8 +247,8 @@ class Optimizer:
         return dtypes.FLOATING
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for name in self._slot_names:
-            for variable in var_list:
+        for variable in var_list:
+            for name in self._slot_names:
                 self._zeros_slot(variable, name, self._name)
 
     def _prepare(self) -> None:

@@ -343,17 +343,14 @@ class FtrlOptimizer(_RuleOptimizer):
 
 class LARSOptimizer(_RuleOptimizer):
     """Momentum with a learning rate per layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times
-    the global rate, as TensorFlow 1's ``contrib.opt.LARSOptimizer`` has it.
+    the global rate (You et al. 2017, "Large Batch Training of Convolutional Networks"): ``w -= m`` with
+    ``m = momentum * m + rate * (g + weight_decay * w)``.
 
-    The rate scales the momentum, ``w -= rate * m`` with ``m = momentum * m + g + weight_decay * w``. In
-    "Large Batch Training of Convolutional Networks" (You et al. 2017) it scales what is added, ``w -= m``
-    with ``m = momentum * m + rate * (g + weight_decay * w)``: the two differ while a layer's rate changes.
-
-    Variables with a name that contains an entry of ``skip_list`` get the plain rate and no decay. Sparse
-    gradients count as zero elsewhere.
+    Variables with a name that contains an entry of ``skip_list`` get the plain rate and no decay. A sparse
+    gradient moves the rows that it names as `MomentumOptimizer` does, as in TensorFlow.
     """
 
-    _dense_op = optimizer_updates.apply_momentum
+    _sparse_op = optimizer_updates.sparse_apply_momentum
     _slot_of: ClassVar[Mapping[str, str]] = {"accum": "momentum"}
     _slot_names = ("momentum",)
 
@@ -373,21 +370,19 @@ class LARSOptimizer(_RuleOptimizer):
         )
         self._skip_list = list(skip_list or ())
         self._attrs["use_nesterov"] = use_nesterov
-        self._trust: dict[Variable, Any] = {}
-
-    def _hyper(self, name: str, var: Variable) -> Any:
-        value = super()._hyper(name, var)
-        return multiply(value, self._trust[var]) if name == "lr" and var in self._trust else value
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
-        self._trust.pop(var, None)
-        if any(word in var.op.name for word in self._skip_list):
-            return super()._apply_dense(grad, var)
-        weights: Any = var.read_value()
-        w, g = norm(weights), norm(grad)
-        decay, eeta, epsilon = (self._hyper(name, var) for name in ("weight_decay", "eeta", "epsilon"))
-        self._trust[var] = _where_positive(w, g, eeta * w / (g + decay * w + epsilon))
-        return super()._apply_dense(grad + decay * weights, var)
+        hypers = ("lr", "momentum", "weight_decay", "eeta", "epsilon")
+        rate, momentum, decay, eeta, epsilon = (self._hyper(name, var) for name in hypers)
+        added: Any = grad
+        if not any(word in var.op.name for word in self._skip_list):
+            weights: Any = var.read_value()
+            w, g = norm(weights), norm(grad)
+            rate = multiply(rate, _where_positive(w, g, eeta * w / (g + decay * w + epsilon)))
+            added = grad + decay * weights
+        slot, one = self._slots["momentum"][var], convert_to_tensor(1.0, var.dtype)
+        update = optimizer_updates.apply_momentum
+        return update(var.handle, slot.handle, one, multiply(added, rate), momentum, **self._attrs)
 
 
 def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
