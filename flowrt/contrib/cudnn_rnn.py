@@ -78,15 +78,19 @@ class CudnnCompatibleGRUCell(GRUCell):
         def kernel(parts: Sequence[int], gates: int) -> Any:
             return _by_gate(given, parts, gates) if self._is_by_gate else given
 
-        def add(name: str, parts: Sequence[int], gates: int, start: Any) -> tuple[Any, Any]:
+        def weights(name: str, parts: Sequence[int], gates: int) -> Any:
             shape = [sum(parts), gates * units]
-            made = self.add_weight(f"{name}/kernel", shape, initializer=kernel(parts, gates))
-            return made, self.add_weight(f"{name}/bias", shape[1:], initializer=start)
+            return self.add_weight(f"{name}/kernel", shape, initializer=kernel(parts, gates))
 
-        both = Ones() if bias is None else _both_biases(bias)
-        self._gates = add("gates", [depth, units], 2, both)
-        self._from_input = add("candidate/input_projection", [depth], 1, bias or Zeros())
-        self._from_state = add("candidate/hidden_projection", [units], 1, bias or Zeros())
+        def biases(name: str, gates: int, start: Any) -> Any:
+            return self.add_weight(f"{name}/bias", [gates * units], initializer=start)
+
+        both, one = (Ones(), Zeros()) if bias is None else (_both_biases(bias), bias)
+        names = [f"candidate/{part}_projection" for part in ("input", "hidden")]
+        self._gates = weights("gates", [depth, units], 2), biases("gates", 2, both)
+        kernels = [weights(name, [rows], 1) for name, rows in zip(names, (depth, units), strict=True)]
+        pairs = zip(kernels, [biases(name, 1, one) for name in names], strict=True)
+        self._from_input, self._from_state = pairs
 
     def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         reset, update = split(sigmoid(affine([inputs, state], *self._gates)), 2, axis=1)

@@ -9,6 +9,7 @@ from typing import Any
 from flowrt.contrib.rnn_cells import (
     GRUBlockCell,
     GRUBlockCellV2,
+    LSTMBlockCell,
     LSTMBlockFusedCell,
     NASCell,
     TimeReversedFusedRNN,
@@ -48,24 +49,6 @@ __all__ = [
 ]  # fmt: skip
 
 # --- cells
-
-
-class LSTMBlockCell(LSTMCell):
-    """`LSTMCell` with the arguments of TensorFlow's kernel of this name; loops are compiled here anyway."""
-
-    def __init__(
-        self,
-        num_units: int,
-        forget_bias: float = 1.0,
-        cell_clip: float | None = None,
-        use_peephole: bool = False,
-        dtype: Any = None,
-        reuse: Any = None,
-        name: str = "lstm_cell",
-    ) -> None:
-        super().__init__(
-            num_units, use_peephole, cell_clip, forget_bias=forget_bias, dtype=dtype, reuse=reuse, name=name
-        )
 
 
 class LayerNormBasicLSTMCell(RNNCell):

@@ -14,12 +14,12 @@ from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.ops.nn.activations import relu
 from flowrt.graph.shapes import TensorShape
-from flowrt.initializers import Zeros
+from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import Layer
 from flowrt.nn.recurrent import dynamic_rnn
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
 from flowrt.nn.rnn_cell.basic import GRUCell
-from flowrt.nn.rnn_cell.lstm import LSTMCell, LSTMStateTuple
+from flowrt.nn.rnn_cell.lstm import LSTMCell, LSTMStateTuple, clipped_with_whole_gradient
 
 
 class NASCell(LayerRNNCell):
@@ -115,7 +115,44 @@ class GRUBlockCellV2(GRUCell):
         super().__init__(num_units if cell_size is None else cell_size, reuse=reuse, name=name)  # type: ignore[arg-type]
 
 
-GRUBlockCell = GRUBlockCellV2
+class GRUBlockCell(GRUBlockCellV2):
+    """`GRUBlockCellV2` with variables of other names: w_ru and b_ru of the gates, w_c and b_c."""
+
+    def build(self, input_shape: TensorShape) -> None:
+        depth, units = self._known(input_shape, -1) + self._num_units, self._num_units
+        self._gate_kernel = self.add_weight("w_ru", [depth, 2 * units])
+        self._gate_bias = self.add_weight("b_ru", [2 * units], initializer=Ones())
+        self._candidate_kernel = self.add_weight("w_c", [depth, units])
+        self._candidate_bias = self.add_weight("b_c", [units], initializer=Zeros())
+
+
+class _BlockLSTM(LSTMCell):
+    """An LSTM as TensorFlow's kernels compute it."""
+
+    _peephole_order = "ifo"
+
+    def _clipped_memory(self, c: Tensor) -> Tensor:
+        return c if self._cell_clip is None else clipped_with_whole_gradient(c, self._cell_clip)
+
+
+class LSTMBlockCell(_BlockLSTM):
+    """`LSTMCell` with the arguments of TensorFlow's kernel of this name; loops are compiled here anyway. As
+    there, gradients pass where ``cell_clip`` bounds the memory.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        cell_clip: float | None = None,
+        use_peephole: bool = False,
+        dtype: Any = None,
+        reuse: Any = None,
+        name: str = "lstm_cell",
+    ) -> None:
+        super().__init__(
+            num_units, use_peephole, cell_clip, forget_bias=forget_bias, dtype=dtype, reuse=reuse, name=name
+        )
 
 
 class LSTMBlockFusedCell(Layer):
@@ -144,7 +181,7 @@ class LSTMBlockFusedCell(Layer):
         self._cell_clip, self._use_peephole = cell_clip, use_peephole
 
     def build(self, input_shape: TensorShape) -> None:
-        self._cell = LSTMCell(
+        self._cell = _BlockLSTM(
             self.num_units, self._use_peephole, self._cell_clip, forget_bias=self._forget_bias,
             reuse=self._reuse, _scope=self._scope,
         )  # fmt: skip

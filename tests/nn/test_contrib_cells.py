@@ -71,7 +71,7 @@ def test_a_fused_lstm_is_a_loop_of_cells_in_either_direction() -> None:
         session.run([v.assign(w) for v, w in zip(cell.variables, fused.variables, strict=True)])
         expected, (again, state) = session.run(loops)
         found, other = session.run([forward, backward])
-    assert names == [f"lstm_fused_cell/{n}" for n in ("kernel", "bias", "w_f_diag", "w_i_diag", "w_o_diag")]
+    assert names == [f"lstm_fused_cell/{n}" for n in ("kernel", "bias", "w_i_diag", "w_f_diag", "w_o_diag")]
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-12)
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
     np.testing.assert_allclose(other[1], state, rtol=1e-12)
@@ -85,3 +85,38 @@ def test_a_block_cell_of_gru_is_a_gru() -> None:
         cell(tf.constant(X), tf.constant(H))
         parts = ("gates/kernel", "gates/bias", "candidate/kernel", "candidate/bias")
         assert [v.op.name for v in cell.variables] == [f"gru_cell/{part}" for part in parts]
+
+
+def test_gradients_pass_where_a_block_lstm_clips_its_memory() -> None:
+    """As in TensorFlow's kernels, whose gradients know nothing of the clipping; those of LSTMCell do."""
+    state, x = tf.nn.rnn_cell.LSTMStateTuple(tf.constant(C), tf.constant(H)), tf.constant(X)
+    with tf.variable_scope("", initializer=tf.zeros_initializer()):
+        block = tf.contrib.rnn.LSTMBlockCell(4, cell_clip=0.01)
+        cell = tf.nn.rnn_cell.LSTMCell(4, cell_clip=0.01)
+        found = [each(x, state)[1].c for each in (block, cell)]
+    slopes = [tf.gradients(c, state.c)[0] for c in found]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        (bound, again), (whole, none) = session.run([found, slopes])
+    np.testing.assert_array_equal(bound, np.sign(C) * 0.01)
+    np.testing.assert_array_equal(again, bound)
+    np.testing.assert_allclose(whole, sigmoid(1) + 0 * C)
+    np.testing.assert_array_equal(none, 0 * C)
+
+
+def test_variables_have_the_names_and_order_of_tensorflows() -> None:
+    """By name a checkpoint is restored, and by order a list of weights."""
+    cells = {
+        "gru_cell": tf.contrib.rnn.GRUBlockCell(4),
+        "cudnn_compatible_gru_cell": tf.contrib.cudnn_rnn.CudnnCompatibleGRUCell(4),
+    }
+    for cell in cells.values():
+        cell(tf.constant(X), tf.constant(H))
+    projections = [f"candidate/{part}_projection" for part in ("input", "hidden")]
+    parts = [f"{name}/{kind}" for kind in ("kernel", "bias") for name in projections]
+    expected = {
+        "gru_cell": ["w_ru", "b_ru", "w_c", "b_c"],
+        "cudnn_compatible_gru_cell": ["gates/kernel", "gates/bias", *parts],
+    }
+    names = [f"{cell}/{name}" for cell, own in expected.items() for name in own]
+    assert [v.op.name for v in tf.global_variables()] == names

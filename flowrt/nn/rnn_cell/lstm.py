@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from flowrt.dtypes import DType, DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.derivatives.custom_gradient import custom_gradient
 from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
@@ -41,6 +42,9 @@ class LSTMStateTuple(NamedTuple):
 
 class _LSTM(LayerRNNCell):
     """Base of the LSTM cells. Its state is a tuple or one tensor."""
+
+    _peephole_order = "fio"
+    """The gates in the order of their vectors in the graph's collections."""
 
     def __init__(
         self, num_units: int, forget_bias: float, state_is_tuple: bool, activation: Any, *,
@@ -83,9 +87,11 @@ class _LSTM(LayerRNNCell):
         self._kernel = self.add_weight("kernel", [depth, 4 * units], initializer=initializer)
         self._bias = self.add_weight("bias", [4 * units], initializer=Zeros())
         if self._use_peepholes:
-            self._w_f_diag, self._w_i_diag, self._w_o_diag = (
-                self.add_weight(f"w_{gate}_diag", [units], initializer=initializer) for gate in "fio"
-            )
+            vectors = {
+                gate: self.add_weight(f"w_{gate}_diag", [units], initializer=initializer)
+                for gate in self._peephole_order
+            }
+            self._w_f_diag, self._w_i_diag, self._w_o_diag = (vectors[gate] for gate in "fio")
         if self._project:
             self._proj_kernel = self.add_weight(
                 "projection/kernel", [units, self._output_units], initializer=initializer
@@ -97,13 +103,16 @@ class _LSTM(LayerRNNCell):
         f = f + self._forget_bias
         if self._use_peepholes:
             f, i = f + self._w_f_diag * c, i + self._w_i_diag * c
-        new_c = _clipped(sigmoid(f) * c + sigmoid(i) * self._activation(j), self._cell_clip)
+        new_c = self._clipped_memory(sigmoid(f) * c + sigmoid(i) * self._activation(j))
         if self._use_peepholes:
             o = o + self._w_o_diag * new_c
         new_h = sigmoid(o) * self._activation(new_c)
         if self._project:
             new_h = _clipped(matmul(new_h, self._proj_kernel), self._proj_clip)
         return new_h, self._packed(new_c, new_h)
+
+    def _clipped_memory(self, c: Tensor) -> Tensor:
+        return _clipped(c, self._cell_clip)
 
 
 class BasicLSTMCell(_LSTM):
@@ -172,3 +181,15 @@ class LSTMCell(_LSTM):
 
 def _clipped(value: Tensor, bound: float | None) -> Tensor:
     return value if bound is None else clip_by_value(value, -bound, bound)
+
+
+def clipped_with_whole_gradient(value: Tensor, bound: float) -> Tensor:
+    """``value`` within ``bound``; the gradient is that of the value itself, as in TensorFlow's kernels of
+    LSTMs.
+    """
+
+    @custom_gradient
+    def clipped(free: Tensor) -> tuple[Tensor, Any]:
+        return clip_by_value(free, -bound, bound), lambda gradient: gradient
+
+    return clipped(value)

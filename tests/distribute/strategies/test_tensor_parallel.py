@@ -377,7 +377,7 @@ def test_norms_of_variables_in_parts_are_those_of_the_whole(name: str, sequence:
     ("name", "numbers"), [("LAMB", 2 * 13), ("LARS", 2 * 12), ("clip_by_global_norm", 12)]
 )
 def test_square_sums_of_parts_travel_as_numbers(name: str, numbers: int) -> None:
-    """Of 13 variables in parts and of their gradients; of 12 with LARS, which has no norms for the sparse one.
+    """Of 13 variables in parts and of their gradients; of 12 with LARS, which needs none for the sparse one.
     No variable and no gradient is gathered.
     """
 
