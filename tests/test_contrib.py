@@ -60,6 +60,25 @@ def test_batch_norm_normalizes_and_collects_its_updates(images: Any) -> None:
     np.testing.assert_allclose(run(out).mean((0, 1, 2)), 0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("size", "options", "count"),  # as in TensorFlow 1.15
+    [([6, 4], {}, 2), ([6, 4], {"fused": False}, 0), ([6, 2, 2, 4], {}, 0)],
+    ids=["rows", "plain rows", "images"],
+)
+def test_averages_of_a_batch_norm_that_is_not_trainable(size: Any, options: Any, count: int) -> None:
+    layers.batch_norm(tf.ones(size), trainable=False, **options)
+    assert len(tf.get_collection(tf.GraphKeys.UPDATE_OPS)) == count
+
+
+def test_batch_norm_says_what_it_does_not_take() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="data_format NHWC or NCHW; got 'NHW'"):
+        layers.batch_norm(tf.ones([2, 3]), data_format="NHW")
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="batch_norm: expected inputs with a known axis -1"
+    ):
+        layers.batch_norm(tf.placeholder(tf.float32, [2, None]))
+
+
 def test_batch_norm_without_a_collection_updates_in_place(images: Any) -> None:
     out = layers.batch_norm(images, decay=0.9, updates_collections=None, scope="bn")
     assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []

@@ -327,9 +327,11 @@ def _collect_variables(layer: BatchNormalization, collections: Any) -> None:
 
 
 class _BetaFirst(BatchNormalization):
-    """The order of variables of contrib's own normalization, which takes what the core layer did not."""
+    """The order of variables of contrib's own normalization, which takes what the core layer did not, and
+    moves the averages of a layer that is not trainable, too.
+    """
 
-    parameters = ("beta", "gamma")
+    parameters, stateful = ("beta", "gamma"), True
 
 
 @add_arg_scope
@@ -351,7 +353,10 @@ def batch_norm(
     """
     if batch_weights is not None or zero_debias_moving_mean:
         raise misuse("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
+    if data_format not in ("NHWC", "NCHW"):
+        raise misuse(f"batch_norm: expected data_format NHWC or NCHW; got {data_format!r}")
     inputs = convert_to_tensor(inputs)
+    _depth(inputs, 1 if data_format == "NCHW" else -1, "batch_norm")
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}
     is_flat = inputs.shape.ndims == 2 and fused is not False

@@ -46,6 +46,9 @@ class Layer:
     takes_one: ClassVar[bool] = False
     """Whether its inputs are one tensor, never several."""
 
+    stateful = False
+    """Whether its updates are run even if it is not trainable."""
+
     def __init__(
         self,
         trainable: bool = True,
@@ -117,8 +120,11 @@ class Layer:
         """Register operations for training to run with the training operation (collection UPDATE_OPS).
 
         In a function, a branch or a loop they cannot be run from outside. There they are in no collection and
-        run automatically: with the function, or, if it has no such rule, with the layer's output.
+        run automatically: with the function, or, if it has no such rule, with the layer's output. A layer
+        that is neither trainable nor ``stateful`` has no updates.
         """
+        if not (self.trainable or self.stateful):
+            return
         graph = get_default_graph()
         for update in updates if isinstance(updates, (list, tuple)) else [updates]:
             self.updates.append(update)

@@ -313,6 +313,15 @@ def test_batch_normalization_without_scale_and_center_has_the_statistics_only() 
     assert not tf.trainable_variables()
 
 
+def test_batch_normalization_that_is_not_trainable_keeps_its_averages() -> None:
+    """As in TensorFlow, where the batch's statistics are used none the less."""
+    y = tf.layers.batch_normalization(tf.constant([[1.0], [3.0]]), training=True, trainable=False)
+    assert not tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_allclose(session.run(y), [[-1], [1]], atol=1e-3)
+
+
 def test_batch_normalization_refuses_what_it_cannot_do() -> None:
     with pytest.raises(UnimplementedError, match="expected no renorm"):
         tf.layers.batch_normalization(tf.ones([2, 3]), renorm=True)
