@@ -111,3 +111,44 @@ def test_data_sets_are_read_from_their_files(tmp_path: Path, monkeypatch: pytest
         np.testing.assert_array_equal(found, x)
         np.testing.assert_array_equal(labels, y)
         assert test_labels[0] == 1
+
+
+def test_iterators_of_one_seed_change_images_and_masks_alike() -> None:
+    """With TensorFlow's numbers: the first order of the seed 3 is that of `numpy.random.seed` (3)."""
+    pytest.importorskip("scipy")
+    images = np.arange(6 * 8 * 8, dtype="float32").reshape(6, 8, 8, 1)
+    options = {"width_shift_range": [-2, 1], "horizontal_flip": True}
+    both = [
+        image.ImageDataGenerator(**options).flow(each, range(6), batch_size=4, seed=3)
+        for each in (images, -images)
+    ]
+    for number in range(5):
+        (image, places), (mask, same) = (next(each) for each in both)
+        np.testing.assert_array_equal(image, -mask)
+        np.testing.assert_array_equal(places, same)
+        if number == 0:
+            assert places.tolist() == np.random.RandomState(3).permutation(6)[:4].tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((np.ones((2, 4, 4)),), {}, r"images of rank 4; got the shape \(2, 4, 4\)"),
+        ((np.ones((3, 4, 4, 1)), [1, 2]), {}, "y of 3 images; got 2"),
+        ((np.ones((3, 4, 4, 1)),), {"sample_weight": [1, 2]}, "sample_weight of 3 images; got 2"),
+        ((np.ones((3, 4, 4, 1)),), {"subset": "test"}, "subset 'training' or 'validation'; got 'test'"),
+    ],
+    ids=["rank", "labels", "weights", "subset"],
+)
+def test_flow_says_what_does_not_fit(arguments: Any, options: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"flow: expected {message}"):
+        image.ImageDataGenerator().flow(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"data_format": "NHWC"}, {"validation_split": 2}], ids=["format", "split"]
+)
+def test_a_generator_says_what_it_does_not_take(options: Any) -> None:
+    (name,) = options
+    with pytest.raises(InvalidArgumentError, match=f"ImageDataGenerator: expected.*{name}"):
+        image.ImageDataGenerator(**options)

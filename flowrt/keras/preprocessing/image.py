@@ -54,6 +54,13 @@ class ImageDataGenerator:
         }
         for name in (name for name, is_asked in absent.items() if is_asked):
             raise misuse(f"ImageDataGenerator: {name} is not supported", UnimplementedError)
+        if data_format not in (None, "channels_last"):
+            raise misuse(f"ImageDataGenerator: expected data_format 'channels_last'; got {data_format!r}")
+        if not 0 <= validation_split < 1:
+            raise misuse(
+                "ImageDataGenerator: expected a validation_split of at least 0 and below 1; got "
+                f"{validation_split}"
+            )
         self.featurewise_center, self.samplewise_center = featurewise_center, samplewise_center
         self.featurewise_std_normalization = featurewise_std_normalization
         self.samplewise_std_normalization = samplewise_std_normalization
@@ -89,7 +96,9 @@ class ImageDataGenerator:
 
     def get_random_transform(self, img_shape: tuple[int, ...], seed: int | None = None) -> dict[str, Any]:
         """A change for `apply_transform` of an image of the shape ``img_shape``; TensorFlow's for a seed."""
-        random: Any = np.random if seed is None else np.random.RandomState(seed)
+        return self._drawn_transform(np.random if seed is None else np.random.RandomState(seed), img_shape)
+
+    def _drawn_transform(self, random: Any, img_shape: tuple[int, ...]) -> dict[str, Any]:
         turned = random.uniform(-self.rotation_range, self.rotation_range) if self.rotation_range else 0
         down, across = (
             _drawn_shift(random, most, size)
@@ -125,8 +134,20 @@ class ImageDataGenerator:
         self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, sample_weight: Any = None,
         seed: int | None = None, subset: str | None = None, **_: Any,
     ) -> ImageBatches:  # fmt: skip
-        """Batches without an end; with ``subset`` "training" or "validation" of that part."""
+        """Batches without an end; with ``subset`` "training" or "validation" of that part. Iterators of one
+        ``seed`` change their images in the same way, as images and their masks need it.
+
+        Raises `InvalidArgumentError` for images of a rank other than 4, and for labels or weights of another
+        number.
+        """
         arrays = [None if a is None else np.asarray(a) for a in (x, y, sample_weight)]
+        if arrays[0] is None or arrays[0].ndim != 4:
+            raise misuse(f"flow: expected images of rank 4; got the shape {np.shape(x)}")
+        for name, array in (("y", arrays[1]), ("sample_weight", arrays[2])):
+            if array is not None and len(array) != len(x):
+                raise misuse(f"flow: expected {name} of {len(x)} images; got {len(array)}")
+        if subset not in (None, "training", "validation"):
+            raise misuse(f"flow: expected subset 'training' or 'validation'; got {subset!r}")
         if subset is not None:
             at = int(len(x) * self.validation_split)
             rows = slice(0, at) if subset == "validation" else slice(at, None)
@@ -158,26 +179,32 @@ class ImageBatches(Sequence):
     ) -> None:
         self._generator, self._arrays, self.batch_size, self.shuffle = generator, arrays, batch_size, shuffle
         self.n = len(arrays[0])
-        self._random = np.random.RandomState(seed)
+        self._seed, self._drawn = seed, 0
+        self._order: Any = None
         self._endless: Iterator[Any] | None = None
-        self.on_epoch_end()
 
     def on_epoch_end(self) -> None:
-        """Draw a new order."""
-        self._order = self._random.permutation(self.n) if self.shuffle else np.arange(self.n)
+        """Draw a new order for the next batch."""
+        self._order = None
 
     def __len__(self) -> int:
         return math.ceil(self.n / self.batch_size)
 
     def __getitem__(self, index: int) -> Any:
+        # TensorFlow's numbers: of a seed, other ones for each batch
+        random: Any = np.random if self._seed is None else np.random.RandomState(self._seed + self._drawn)
+        self._drawn += 1
+        if self._order is None:
+            self._order = random.permutation(self.n) if self.shuffle else np.arange(self.n)
         rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
         images, *others = self._arrays
-        changed = [
-            self._generator.standardize(self._generator.random_transform(images[row].astype("float32")))
-            for row in rows
-        ]
+        changed = [self._changed(images[row].astype("float32"), random) for row in rows]
         batch = (np.stack(changed), *(a[rows] for a in others if a is not None))
         return batch if len(batch) > 1 else batch[0]
+
+    def _changed(self, image: Array, random: Any) -> Array:
+        transform = self._generator._drawn_transform(random, image.shape)
+        return self._generator.standardize(self._generator.apply_transform(image, transform))
 
     def __iter__(self) -> Iterator[Any]:
         return self
