@@ -123,8 +123,8 @@ def test_iterators_of_one_seed_change_images_and_masks_alike() -> None:
         for each in (images, -images)
     ]
     for number in range(5):
-        (image, places), (mask, same) = (next(each) for each in both)
-        np.testing.assert_array_equal(image, -mask)
+        (found, places), (mask, same) = (next(each) for each in both)
+        np.testing.assert_array_equal(found, -mask)
         np.testing.assert_array_equal(places, same)
         if number == 0:
             assert places.tolist() == np.random.RandomState(3).permutation(6)[:4].tolist()
