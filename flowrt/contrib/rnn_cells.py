@@ -8,6 +8,7 @@ from typing import Any
 from flowrt.dtypes import DTypeLike
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.derivatives.custom_gradient import clip_by_value_preserving_gradient
 from flowrt.graph.ops.array.concat_and_split import split
 from flowrt.graph.ops.array.tile_and_reverse import reverse, reverse_sequence
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
@@ -19,7 +20,7 @@ from flowrt.layers.base import Layer
 from flowrt.nn.recurrent import dynamic_rnn
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
 from flowrt.nn.rnn_cell.basic import GRUCell
-from flowrt.nn.rnn_cell.lstm import LSTMCell, LSTMStateTuple, clipped_with_whole_gradient
+from flowrt.nn.rnn_cell.lstm import LSTMCell, LSTMStateTuple
 
 
 class NASCell(LayerRNNCell):
@@ -132,7 +133,8 @@ class _BlockLSTM(LSTMCell):
     _peephole_order = "ifo"
 
     def _clipped_memory(self, c: Tensor) -> Tensor:
-        return c if self._cell_clip is None else clipped_with_whole_gradient(c, self._cell_clip)
+        bound = self._cell_clip
+        return c if bound is None else clip_by_value_preserving_gradient(c, -bound, bound)
 
 
 class LSTMBlockCell(_BlockLSTM):

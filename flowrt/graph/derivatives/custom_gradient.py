@@ -17,6 +17,7 @@ from flowrt.graph.derivatives.gradients import as_list
 from flowrt.graph.derivatives.jvp import TangentRule
 from flowrt.graph.ops.base.filling import zeros_like_op
 from flowrt.graph.ops.base.identities import identity_n, stop_gradient
+from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
 from flowrt.graph.source import misuse
 
 
@@ -52,6 +53,18 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         return _with_rule(ys, xs, gradient)
 
     return decorated
+
+
+def clip_by_value_preserving_gradient(value: Tensor, low: float, high: float) -> Tensor:
+    """``value`` between ``low`` and ``high``, with the gradient of ``value``: TensorFlow's kernels of LSTMs
+    clip their memory so.
+    """
+
+    @custom_gradient
+    def clipped(free: Tensor) -> tuple[Tensor, Any]:
+        return clip_by_value(free, low, high), lambda gradient: gradient
+
+    return clipped(value)
 
 
 def custom_jvp(f: Callable[..., Any]) -> Callable[..., Any]:

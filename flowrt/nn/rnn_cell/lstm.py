@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from flowrt.dtypes import DType, DTypeLike
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.derivatives.custom_gradient import custom_gradient
 from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
@@ -181,15 +180,3 @@ class LSTMCell(_LSTM):
 
 def _clipped(value: Tensor, bound: float | None) -> Tensor:
     return value if bound is None else clip_by_value(value, -bound, bound)
-
-
-def clipped_with_whole_gradient(value: Tensor, bound: float) -> Tensor:
-    """``value`` within ``bound``; the gradient is that of the value itself, as in TensorFlow's kernels of
-    LSTMs.
-    """
-
-    @custom_gradient
-    def clipped(free: Tensor) -> tuple[Tensor, Any]:
-        return clip_by_value(free, -bound, bound), lambda gradient: gradient
-
-    return clipped(value)

@@ -9,6 +9,7 @@ from typing import Any
 from flowrt.control_flow.loops import while_loop
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.derivatives.custom_gradient import clip_by_value_preserving_gradient
 from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast
@@ -16,7 +17,6 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.comparison import less, where
 from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.ops.linalg.matmul import matmul
-from flowrt.nn.rnn_cell.lstm import clipped_with_whole_gradient
 from flowrt.tf1.composed_ops.composition import composed
 
 _WEIGHTS = "w: T, wci: T, wcf: T, wco: T, b: T"
@@ -42,7 +42,7 @@ def _stepped(i: Any, ci: Any, f: Any, o: Any, before: Any, peepholes: Any, clip:
     i, f, ci = sigmoid(i), sigmoid(f), tanh(ci)
     cs = ci * i + before * f
     if clip > 0:
-        cs = clipped_with_whole_gradient(cs, clip)
+        cs = clip_by_value_preserving_gradient(cs, -clip, clip)
     o = sigmoid(o + cs * peepholes[2] if peepholes else o)
     co = tanh(cs)
     return [i, cs, f, o, ci, co, o * co]
