@@ -117,7 +117,7 @@ def test_iterators_of_one_seed_change_images_and_masks_alike() -> None:
     """With TensorFlow's numbers: the first order of the seed 3 is that of `numpy.random.seed` (3)."""
     pytest.importorskip("scipy")
     images = np.arange(6 * 8 * 8, dtype="float32").reshape(6, 8, 8, 1)
-    options = {"width_shift_range": [-2, 1], "horizontal_flip": True}
+    options: dict[str, Any] = {"width_shift_range": [-2, 1], "horizontal_flip": True}
     both = [
         image.ImageDataGenerator(**options).flow(each, range(6), batch_size=4, seed=3)
         for each in (images, -images)
