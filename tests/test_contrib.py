@@ -77,6 +77,10 @@ def test_batch_norm_says_what_it_does_not_take() -> None:
         tf.errors.InvalidArgumentError, match="batch_norm: expected inputs with a known axis -1"
     ):
         layers.batch_norm(tf.placeholder(tf.float32, [2, None]))
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="batch_norm: expected inputs of a floating dtype"
+    ):
+        layers.batch_norm(tf.zeros([2, 3], tf.int32))
 
 
 def test_batch_norm_without_a_collection_updates_in_place(images: Any) -> None:

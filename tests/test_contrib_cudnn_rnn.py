@@ -111,6 +111,8 @@ def test_mistakes_are_one_typed_error() -> None:
     with tf.Graph().as_default():
         with pytest.raises(InvalidArgumentError, match="'unidirectional' or 'bidirectional'; got 'both'"):
             CudnnLSTM(1, UNITS, direction="both")
+        with pytest.raises(InvalidArgumentError, match="num_units of at least 1; got '2' and 3"):
+            CudnnLSTM("2", 3)  # type: ignore[arg-type]
         with pytest.raises(UnimplementedError, match="expected input_mode 'linear_input'; got 'skip_input'"):
             CudnnLSTM(1, UNITS, input_mode="skip_input")
         with pytest.raises(DTypeError, match="CudnnLSTM: expected initial_state to be a tuple of 2 tensors"):

@@ -13,7 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.contrib.opt import ExternalOptimizerInterface, ScipyOptimizerInterface
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 
 
 @pytest.fixture(autouse=True)
@@ -120,3 +120,36 @@ def test_only_the_variables_of_decay_var_list_decay() -> None:
         assert session.run([a, b]) == [0.5, 1.0]
         session.run(both)
         assert session.run([a, b]) == [0.25, 0.5]
+
+
+MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
+    "no optimizer": (
+        lambda v: tf.contrib.opt.MovingAverageOptimizer("adam"), DTypeError, "an optimizer; got 'adam'"
+    ),
+    "an instance": (
+        lambda v: tf.contrib.opt.extend_with_decoupled_weight_decay(tf.train.AdamOptimizer()),
+        DTypeError,
+        "a class of optimizers",
+    ),
+    "names": (
+        lambda v: tf.contrib.opt.AdamWOptimizer(0.1).minimize(v[0], decay_var_list=["v"]),
+        DTypeError,
+        "decay_var_list: expected variables; got 'v'",
+    ),
+    "a vector": (lambda v: ScipyOptimizerInterface(v * 2.0), InvalidArgumentError, "a scalar loss"),
+    "no variables": (
+        lambda v: ScipyOptimizerInterface(tf.constant(1.0), var_list=[]), InvalidArgumentError, "variables to"
+    ),
+    "one bound": (
+        lambda v: ScipyOptimizerInterface(v[0], var_to_bounds={v: (0,)}),
+        InvalidArgumentError,
+        r"\(low, high\) of v; got \(0,\)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_named(mistake: str) -> None:
+    make, error, message = MISTAKES[mistake]
+    with pytest.raises(error, match=message):
+        make(tf.Variable([1.0, 2.0], name="v"))

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.contrib.rnn import stack_bidirectional_dynamic_rnn
 from flowrt.dtypes import DTypeLike
@@ -154,6 +156,12 @@ class _CudnnRNN(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
+        for size in (num_layers, num_units):
+            if not isinstance(size, (int, np.integer)) or size < 1:
+                raise self._error(
+                    InvalidArgumentError,
+                    f"expected num_layers and num_units of at least 1; got {num_layers!r} and {num_units!r}",
+                )
         if direction not in (CUDNN_RNN_UNIDIRECTION, CUDNN_RNN_BIDIRECTION):
             raise self._error(
                 InvalidArgumentError,

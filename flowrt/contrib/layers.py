@@ -26,6 +26,7 @@ from flowrt.contrib.summarize import (
     summarize_tensors,
 )
 from flowrt.dtypes import DTypeLike, float32
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.ranges import one_hot
@@ -356,6 +357,8 @@ def batch_norm(
     if data_format not in ("NHWC", "NCHW"):
         raise misuse(f"batch_norm: expected data_format NHWC or NCHW; got {data_format!r}")
     inputs = convert_to_tensor(inputs)
+    if not inputs.dtype.is_floating:
+        raise misuse(f"batch_norm: expected inputs of a floating dtype; got {inputs!r}", DTypeError)
     _depth(inputs, 1 if data_format == "NCHW" else -1, "batch_norm")
     graph = get_default_graph()
     initializers, regularizers = param_initializers or {}, param_regularizers or {}

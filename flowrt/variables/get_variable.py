@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType, DTypeLike, as_dtype, bool_, float32
-from flowrt.errors import FailedPreconditionError, UnimplementedError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
@@ -214,13 +214,16 @@ def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any
             raise misuse(message)
         initializer = GlorotUniform(dtype=dtype) if dtype.is_floating else Zeros(dtype=dtype)
     initializer = initializer() if inspect.isclass(initializer) else initializer
+    try:
+        known = as_shape(shape)
+    except InvalidArgumentError as error:
+        raise misuse(f"variable {name!r}: {error}") from None
     if not callable(initializer):
         own = as_shape(initializer.shape) if hasattr(initializer, "shape") else np.shape(initializer)
-        if not compatible(as_shape(shape), own):
-            expected, got = format_shape(as_shape(shape)), format_shape(own)
+        if not compatible(known, own):
+            expected, got = format_shape(known), format_shape(own)
             raise misuse(f"variable {name!r}: expected a value of shape {expected}; got {got}")
         return initializer
-    known = None if shape is None else as_shape(shape)
     if known is not None and None not in known:
         return partial(_call_initializer, initializer, [int(d or 0) for d in known], dtype)
     if _takes_nothing(initializer):

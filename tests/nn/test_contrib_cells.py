@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.errors import InvalidArgumentError
 
 RNG = np.random.default_rng(0)
 X, C, H = RNG.standard_normal((3, 2)), RNG.standard_normal((3, 4)), RNG.standard_normal((3, 4))
@@ -120,3 +121,11 @@ def test_variables_have_the_names_and_order_of_tensorflows() -> None:
     }
     names = [f"{cell}/{name}" for cell, own in expected.items() for name in own]
     assert [v.op.name for v in tf.global_variables()] == names
+
+
+def test_a_size_that_is_no_number_is_an_error_of_the_variable() -> None:
+    cell = tf.contrib.rnn.NASCell("4")  # type: ignore[arg-type]
+    with pytest.raises(
+        InvalidArgumentError, match=r"\.py:.*variable 'nas_cell/.*kernel': expected a dimension"
+    ):
+        cell(tf.constant(X), (tf.constant(C), tf.constant(H)))

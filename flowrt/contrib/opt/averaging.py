@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import DTypeError, FailedPreconditionError
 from flowrt.graph.construction.graph import Operation, get_default_graph
 from flowrt.graph.ops.text.python_calls import group
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.optimizers.moving_averages import ExponentialMovingAverage
 from flowrt.train.optimizers.optimizer import Optimizer
@@ -38,6 +38,8 @@ class MovingAverageOptimizer(Optimizer):
         num_updates: Any = None,
         sequential_update: bool = True,
     ) -> None:
+        if not isinstance(opt, Optimizer):
+            raise misuse(f"MovingAverageOptimizer: expected an optimizer; got {opt!r}", DTypeError)
         super().__init__(use_locking=False, name=opt.get_name())
         self._optimizer, self._is_sequential = opt, sequential_update
         self._averages = ExponentialMovingAverage(average_decay, num_updates)

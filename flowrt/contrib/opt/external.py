@@ -7,7 +7,7 @@ about, the variables are assigned, then the loss and its gradient are fetched.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.shape_manipulation import reshape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.logging import info
 from flowrt.variables.variable import Variable, trainable_variables
 
@@ -47,8 +47,12 @@ class ExternalOptimizerInterface:
         **optimizer_kwargs: Any,
     ) -> None:
         self._loss = convert_to_tensor(loss)
+        if self._loss.shape.rank not in (0, None):
+            raise misuse(f"{type(self).__name__}: expected a scalar loss; got {self._loss!r}")
         self._equalities, self._inequalities = list(equalities or ()), list(inequalities or ())
         self._vars = list(trainable_variables() if var_list is None else var_list)
+        if not self._vars:
+            raise misuse(f"{type(self).__name__}: expected variables to minimize over; got none")
         self.optimizer_kwargs = optimizer_kwargs
         self._shapes: list[Any] = [tuple(variable.shape.as_list()) for variable in self._vars]
         self._packed_bounds = None if var_to_bounds is None else self._pack_bounds(var_to_bounds)
@@ -145,6 +149,8 @@ class ExternalOptimizerInterface:
         packed = []
         for variable, shape in zip(self._vars, self._shapes, strict=True):
             ends: Any = bounds.get(variable, (None, None))
+            if not isinstance(ends, Sized) or len(ends) != 2:
+                raise misuse(f"var_to_bounds: expected (low, high) of {variable.op.name}; got {ends!r}")
             pair = (free if end is None else end for end, free in zip(ends, _FREE, strict=True))
             low, high = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in pair)
             packed += list(zip(low.tolist(), high.tolist(), strict=True))

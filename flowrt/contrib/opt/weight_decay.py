@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops.array.sorting import unique
@@ -15,6 +16,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
+from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike
 from flowrt.train.optimizers.optimizer import Optimizer, on_device_of
 from flowrt.train.optimizers.standard_optimizers import AdamOptimizer, MomentumOptimizer
@@ -47,7 +49,7 @@ class DecoupledWeightDecayExtension(Optimizer):
     def minimize(
         self, *args: Any, decay_var_list: Iterable[Variable] | None = None, **kwargs: Any
     ) -> Operation:
-        self._decayed = frozenset(decay_var_list or ())
+        self._decayed = _variables(decay_var_list)
         return super().minimize(*args, **kwargs)
 
     def apply_gradients(
@@ -57,7 +59,7 @@ class DecoupledWeightDecayExtension(Optimizer):
         name: str | None = None,
         decay_var_list: Iterable[Variable] | None = None,
     ) -> Operation:
-        self._decayed = frozenset(decay_var_list or self._decayed)
+        self._decayed = _variables(decay_var_list) or self._decayed
         train_op = super().apply_gradients(grads_and_vars, global_step, name)
         self._decayed = frozenset()
         return train_op
@@ -82,6 +84,14 @@ class DecoupledWeightDecayExtension(Optimizer):
             return super()._update(variable, gradient)
 
 
+def _variables(decay_var_list: Iterable[Variable] | None) -> frozenset[Variable]:
+    given = list(decay_var_list or ())
+    for each in given:
+        if not isinstance(each, Variable):
+            raise misuse(f"decay_var_list: expected variables; got {each!r}", DTypeError)
+    return frozenset(given)
+
+
 def _decayed(var: Variable, grad: Tensor | IndexedSlices, decay: Tensor) -> Operation:
     """The operation by which ``var``, or what a sparse gradient names of it, loses the share ``decay``."""
     if not isinstance(grad, IndexedSlices):
@@ -97,6 +107,12 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
         >>> Decayed = tf.contrib.opt.extend_with_decoupled_weight_decay(tf.train.AdamOptimizer)
         >>> optimizer = Decayed(weight_decay=0.001, learning_rate=0.01)
     """
+    if not (isinstance(base_optimizer, type) and issubclass(base_optimizer, Optimizer)):
+        raise misuse(
+            "extend_with_decoupled_weight_decay: expected a class of optimizers, such as"
+            f" tf.train.AdamOptimizer; got {base_optimizer!r}",
+            DTypeError,
+        )
     extension = DecoupledWeightDecayExtension
     names = {"__doc__": extension.__doc__}
     return type("OptimizerWithDecoupledWeightDecay", (extension, base_optimizer), names)
