@@ -156,7 +156,8 @@ class _CudnnRNN(Layer):
         name: str | None = None,
     ) -> None:
         super().__init__(name=name, dtype=dtype)
-        for size in (num_layers, num_units):
+        sizes: tuple[Any, Any] = num_layers, num_units
+        for size in sizes:
             if not isinstance(size, (int, np.integer)) or size < 1:
                 raise self._error(
                     InvalidArgumentError,

@@ -7,7 +7,7 @@ about, the variables are assigned, then the loss and its gradient are fetched.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -149,7 +149,7 @@ class ExternalOptimizerInterface:
         packed = []
         for variable, shape in zip(self._vars, self._shapes, strict=True):
             ends: Any = bounds.get(variable, (None, None))
-            if not isinstance(ends, Sized) or len(ends) != 2:
+            if not hasattr(ends, "__len__") or len(ends) != 2:
                 raise misuse(f"var_to_bounds: expected (low, high) of {variable.op.name}; got {ends!r}")
             pair = (free if end is None else end for end, free in zip(ends, _FREE, strict=True))
             low, high = (np.broadcast_to(np.asarray(end, float), shape).ravel() for end in pair)

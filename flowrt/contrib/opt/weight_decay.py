@@ -107,10 +107,11 @@ def extend_with_decoupled_weight_decay(base_optimizer: type[Optimizer]) -> type[
         >>> Decayed = tf.contrib.opt.extend_with_decoupled_weight_decay(tf.train.AdamOptimizer)
         >>> optimizer = Decayed(weight_decay=0.001, learning_rate=0.01)
     """
-    if not (isinstance(base_optimizer, type) and issubclass(base_optimizer, Optimizer)):
+    given: Any = base_optimizer
+    if not (isinstance(given, type) and issubclass(given, Optimizer)):
         raise misuse(
             "extend_with_decoupled_weight_decay: expected a class of optimizers, such as"
-            f" tf.train.AdamOptimizer; got {base_optimizer!r}",
+            f" tf.train.AdamOptimizer; got {given!r}",
             DTypeError,
         )
     extension = DecoupledWeightDecayExtension
