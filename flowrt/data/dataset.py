@@ -249,8 +249,8 @@ class Dataset(InNotebook):
     def skip(self, count: NumericLike) -> Dataset:
         """All but the first ``count`` elements; none when -1.
 
-        Rows of tensors are skipped in whole epochs. A `map` without random numbers, Python and branches is
-        not called for what is skipped.
+        Rows of tensors are skipped in whole epochs. A `map` without random numbers, stateful Python and
+        branches is not called for what is skipped.
         """
         return Dataset(pipeline.Skip(self.node, _integer("skip: count", count)))
 

@@ -85,7 +85,8 @@ class Tensor(Symbolic):
         """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible.
 
         Operations that read the tensor rely on it: a step in which its value has another shape raises
-        `InvalidArgumentError`.
+        `InvalidArgumentError`. What needs the shape alone, such as `tf.shape` or `tf.zeros_like`, is computed
+        from what was said, as in TensorFlow 1.
         """
         node = self.op.node
         try:
