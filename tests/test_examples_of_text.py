@@ -35,7 +35,7 @@ def test_char_lm_learns_to_spell(tmp_path: Path) -> None:
 def test_gpt_sharded_trains_where_it_does_not_fit(tmp_path: Path) -> None:
     printed = run_example("gpt_sharded.py", folder=tmp_path)
     assert "one of 12 MiB: expected" in printed
-    assert number_after("one large device:", printed) > 15
+    assert number_after("one large device:", printed) > 12
     for what in ("4 of 12 MiB, fully sharded", "one of 12 MiB, weights on the host"):
         (line,) = [line for line in printed.splitlines() if line.startswith(what)]
         assert number_after(f"{what}:", line) <= 12

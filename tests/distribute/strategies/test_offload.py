@@ -186,7 +186,7 @@ def test_limits_of_cpus(limits: list[Any]) -> None:
 
 def test_a_device_that_is_full_of_parts() -> None:
     """The error says what takes less, of what a script may change."""
-    for limit_mb, what in ((1, "memory for the plan of a step"), (2, "memory")):
+    for limit_mb, what in ((2, "memory"), (4, "memory for the plan of a step")):
         with pytest.raises(ResourceExhaustedError, match=f"of {what}; got") as caught:
             Run(2, limit_mb)
         assert str(caught.value).endswith("a higher stage, smaller units, or offload takes less")
