@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from flowrt.rendezvous.channel import byte_stream
 from flowrt.rendezvous.channel.byte_stream import PlainStream
+from flowrt.rendezvous.channel.lifeline import DIED, reason_of
 from tests.contracts.check_transport import SOON_S
 
 Ends = tuple[PlainStream, socket.socket]
@@ -123,3 +124,13 @@ def test_descriptors_come_while_looking(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(stream.descriptors) == 2
     far.close()
     stream.close()
+
+
+def test_a_peer_that_died_with_bytes_that_it_had_not_read_has_died_as_any_other(ends: Ends) -> None:
+    """The system resets its connections then, where it ends others."""
+    stream, far = ends
+    stream.write([b"never read"], [], wait=True)
+    far.close()
+    with pytest.raises(ConnectionResetError) as reset:
+        stream.read(bytearray(8))
+    assert reason_of(reset.value) == DIED

@@ -9,6 +9,7 @@ Every connection has one, through which its threads agree on its state.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -108,10 +109,7 @@ class Lifeline:
         else:
             # Without its traceback, since its frames hold the last arrays: these hold their memory, which
             # holds this connection, a cycle that the garbage collector cannot see.
-            self.lose(
-                str(error) if isinstance(error, (OSError, OpError)) else repr(error),
-                error.with_traceback(None),
-            )
+            self.lose(reason_of(error), error.with_traceback(None))
         release()
         if receiver is not None and self.wants_frames:
             receiver.on_lost(connection, self._error())
@@ -131,6 +129,15 @@ class Lifeline:
             f"{self._what}: expected a call in process {self._pid}, which opened it; got one in its "
             f"forked child {os.getpid()}. Start processes by spawn, or connect after the fork"
         )
+
+
+def reason_of(error: Exception) -> str:
+    """The reason of a loss by ``error``. A process that dies with bytes that it has not read resets its
+    connections; one without ends them.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ECONNRESET, errno.EPIPE):
+        return DIED
+    return str(error) if isinstance(error, (OSError, OpError)) else repr(error)
 
 
 def join(thread: threading.Thread | None, timeout_s: float) -> None:

@@ -29,7 +29,7 @@ from flowrt.rendezvous.channel.framing import (
     Repeated,
     encode,
 )
-from flowrt.rendezvous.channel.lifeline import CLOSE_S, Lifeline, join
+from flowrt.rendezvous.channel.lifeline import CLOSE_S, Lifeline, join, reason_of
 from flowrt.rendezvous.local_links.shared_frames import SharedFrames
 from flowrt.rendezvous.local_links.shared_memory import SHARED
 
@@ -50,7 +50,8 @@ class SocketConnection(Connection):
         self._checked = CheckedFrames(where, self._put) if is_checked else None
         self._shared = SharedFrames(self._poke) if kind == "unix" else None
         control = _no_control if self._shared is None else self._shared.control
-        self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
+        lose = lambda error: self._life.lose(reason_of(error), error)  # noqa: E731
+        self._writer = FrameWriter(sock, self.peer, control, lose)
         read_bytes = PIECE if is_checked else MAX_ARRAY
         self._frames = FrameReader(sock, FrameDecoder(allocate), read_bytes, self._handle)
         self._receiver: Receiver | None = None
