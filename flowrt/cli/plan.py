@@ -164,10 +164,10 @@ def _written(arguments: argparse.Namespace, task: Task, planned: Planned) -> lis
     return [("timeline", f"{trace}, for Perfetto or chrome://tracing"), *rows]
 
 
-def _scaled(task: Task) -> list[Scaled]:
+def _scaled(task: Task) -> Sequence[Scaled]:
     """The scaling up to the devices that there are; nothing for sizes that only fit all of them."""
     try:
-        return task.sweep(_powers(1, task.machine.devices))
+        return task.sweep(_powers(1, task.machine.devices)).rows
     except InvalidArgumentError:
         return []
 

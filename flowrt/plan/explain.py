@@ -11,7 +11,7 @@ from flowrt.plan.planning import Candidate, Planned, Slower
 from flowrt.plan.replay.laws import fit_amdahl, fit_gustafson
 from flowrt.plan.replay.step_times import Product
 from flowrt.plan.stage_search import Estimate, Machine, describe
-from flowrt.plan.task import Scaled
+from flowrt.plan.task import Scaling
 from flowrt.profiler.text_table import aligned
 
 SHOWN = 5
@@ -252,8 +252,9 @@ def estimates_text(estimates: Sequence[Estimate]) -> list[str]:
     return aligned(rows)
 
 
-def scaling_text(rows: Sequence[Scaled]) -> list[str]:
-    """A table of numbers of devices, and the laws that fit them."""
+def scaling_text(scaling: Scaling) -> list[str]:
+    """A table of numbers of devices, why some have no row, and the laws that fit them."""
+    rows = scaling.rows
     lines = [("devices", "step", "speed-up", "efficiency", "with a growing batch", "choice, by estimates")]
     for row in rows:
         efficiency, weak = row.strong / row.devices, row.weak / row.devices
@@ -266,7 +267,8 @@ def scaling_text(rows: Sequence[Scaled]) -> list[str]:
     laws = laws_text(
         SpeedUps([row.devices for row in rows], [row.strong for row in rows], [row.weak for row in rows])
     )
-    return [*aligned(lines), *(["", *laws] if laws else [])]
+    none = [f"none for {devices}: {reason}" for devices, reason in scaling.left_out]
+    return [*aligned(lines), *none, *(["", *laws] if laws else [])]
 
 
 class SpeedUps(NamedTuple):
@@ -292,6 +294,8 @@ def laws_text(found: SpeedUps) -> list[str]:
         lines.append(f"{name}: {text} (R^2 {fit.r_squared:.3f})")
     most = max(strong)
     fastest = devices[strong.index(most)]
-    if fastest < devices[-1]:
+    if fastest == 1:
+        lines.append("The step is fastest on one device")
+    elif fastest < devices[-1]:
         lines.append(f"The step is fastest on {fastest} devices, {most:.3g} times as fast as on one")
     return lines

@@ -53,6 +53,13 @@ class Scaled(NamedTuple):
     weak: float
 
 
+class Scaling(NamedTuple):
+    """What was found for some numbers of devices, and why there is no choice for the others."""
+
+    rows: Sequence[Scaled]
+    left_out: Sequence[tuple[int, str]]
+
+
 @final
 class Task:
     """Finds choices for ``recorded`` on ``cluster``. ``fixed`` are sizes that are given. ``measured`` is what
@@ -172,18 +179,20 @@ class Task:
         """The step under ``choice``, with the times of all works."""
         return self._player(choice, is_detailed=True)[1]
 
-    def sweep(self, sizes: Sequence[int]) -> list[Scaled]:
-        """The best estimates for each number of devices that the batch can be divided among. They are held
-        against one device, on which the model need not fit.
+    def sweep(self, sizes: Sequence[int]) -> Scaling:
+        """The best estimates for each number of devices that the batch can be divided among, and that the
+        cluster can have. They are held against one device, on which the model need not fit.
 
         Raises `InvalidArgumentError` if there is none.
         """
         one = self._with_larger_batch(1)
-        found = []
+        found: list[Scaled] = []
+        left_out: list[tuple[int, str]] = []
         for size in sizes:
             try:
                 best = self._best(size)
-            except OpError:
+            except OpError as error:
+                left_out.append((size, error.message))
                 continue
             weak = size * one.seconds / self._with_larger_batch(size).seconds
             found.append(Scaled(size, best, one.seconds / best.seconds, weak))
@@ -192,7 +201,7 @@ class Task:
                 f"sweep: expected numbers of devices among which a batch of {self.recorded.batch} can be "
                 f"divided; got {', '.join(map(str, sizes))}"
             )
-        return found
+        return Scaling(found, left_out)
 
     def on_fewer(self) -> Estimate | None:
         """The best estimate for fewer devices, half as many each time; None if there is none."""

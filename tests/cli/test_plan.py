@@ -213,6 +213,8 @@ def test_scaling_of_a_model_that_fits_on_several_devices_only(
     words = [script, "--cluster", cluster(tmp_path, memory="1500KiB"), "--sweep", "devices=1..8"]
     rows = planned(capsys, *words, "--fix", "pp=1").splitlines()
     assert [line.split()[0] for line in rows[1:3]] == ["4", "8"]
+    assert [line[: line.index(":")] for line in rows[3:5]] == ["none for 1", "none for 2"]
+    assert "expected a choice that needs at most 1,536,000 bytes" in rows[3]
 
 
 DATASET = """
