@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flowrt.device.device import Device
+from flowrt.device.memory_pool import LiveTensor, Owner
 from flowrt.errors import FailedPreconditionError, OpError
 from flowrt.executor.buffers.bound_tensors import owner_of
 from flowrt.executor.ends.feeds import bring, converter
@@ -79,8 +80,11 @@ def new_resource(device: Device, node: Node, others: Callable[[Device, Node], An
     if settle := getattr(resource, "settle", None):
         settle(device)
     if isinstance(resource, VariableResource | UnitMemory):
+        owner = owner_of(node)
+        if isinstance(resource, UnitMemory):
+            owner = owner._replace(tensors=functools.partial(_tensors_of, resource.handles))
         try:
-            resource.pin(_source_of_memory(device, node, others))
+            resource.pin(_source_of_memory(device, node, others, owner))
         except OpError as error:
             raise located(node, error) from error.__cause__
     if isinstance(resource, VariableResource) and not device.executor.computes:
@@ -89,16 +93,27 @@ def new_resource(device: Device, node: Node, others: Callable[[Device, Node], An
 
 
 def _source_of_memory(
-    device: Device, node: Node, others: Callable[[Device, Node], Any]
+    device: Device, node: Node, others: Callable[[Device, Node], Any], owner: Owner
 ) -> Callable[[tuple[int, ...], Any], Any]:
-    """``empty(shape, dtype)`` of what ``node`` keeps: in a memory with others if it has a place there."""
+    """``empty(shape, dtype)`` of what ``node`` keeps: in a memory with others if it has a place there, else
+    in memory of this ``owner``.
+    """
     place = place_of(node.attrs)
     if place is not None and is_static(node.attrs["shape"]):
         memory: UnitMemory = others(device, memory_handle(node, place))
-        array = memory.take(place.begin, node.attrs["shape"], node.attrs["dtype"])
+        array = memory.take(place.begin, node)
         if array is not None:
             return lambda shape, dtype: array
-    return functools.partial(device.empty, owner=owner_of(node))
+    return functools.partial(device.empty, owner=owner)
+
+
+def _tensors_of(handles: Mapping[range, Node]) -> list[LiveTensor]:
+    """The variables in a memory: of their handles alone, as what has the memory would keep itself."""
+    found = []
+    for elements, handle in list(handles.items()):
+        owner = owner_of(handle)
+        found.append(LiveTensor(owner.name, len(elements) * handle.attrs["dtype"].size, owner.source))
+    return found
 
 
 def read_variables(variables: Iterable[Any], places: Iterable[Place]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from typing import Any
 
@@ -246,8 +247,8 @@ def test_variables_get_their_places_in_any_order_and_sessions_their_memories() -
         second.close()
 
 
-def handle(name: str, place: MemoryPlace) -> Node:
-    attrs = {"dtype": float32, "shape": (4,), "container": "", "shared_name": name, "_memory": str(place)}
+def handle(name: str, place: MemoryPlace, size: int = 4, dtype: Any = float32) -> Node:
+    attrs = {"dtype": dtype, "shape": (size,), "container": "", "shared_name": name, "_memory": str(place)}
     return Node(name, var_handle_op, (), (), attrs, "/cpu:0", None, ())
 
 
@@ -267,15 +268,40 @@ def test_containers_share_memories_as_they_share_variables() -> None:
     assert new.array.base is not first.array.base
 
 
+def test_the_last_variable_frees_the_memory_and_reports_name_those_in_it() -> None:
+    """At once: neither a session nor a report makes a cycle of it."""
+    (device,) = local_devices(device_request(ConfigProto()))
+    before, size = device.pool.stats(), 1 << 14
+    containers = Containers()
+    containers.open("one", False)
+    places = {name: MemoryPlace(i * size, 3 * size, "a@unit") for i, name in enumerate("abc")}
+    kept = [containers.of("one")(device, handle(name, place, size)) for name, place in places.items()]
+    gc.disable()
+    try:
+        assert device.pool.stats().num_allocs == before.num_allocs + 1
+        assert re.findall(r"64\.0 KiB  (.*)", device.pool.report()) == [*"abc"]
+        containers.clear([])
+        while kept:
+            assert device.pool.stats().bytes_in_use == before.bytes_in_use + 3 * size * float32.size
+            kept.pop()
+        assert device.pool.stats().bytes_in_use == before.bytes_in_use
+    finally:
+        gc.enable()
+
+
 def test_a_memory_gives_each_element_once() -> None:
     memory = UnitMemory(float32, 8)
     memory.pin(np.empty)
-    assert memory.take(2, (2, 2), float32).shape == (2, 2)
-    for begin, shape, dtype in [
-        (5, (1,), float32), (1, (2,), float32), (2, (2, 2), float32), (6, (3,), float32), (6, (1,), tf.int32),
+
+    def take(begin: int, size: int, dtype: Any = float32) -> Any:
+        return memory.take(begin, handle("v", MemoryPlace(begin, 8, "v@unit"), size, dtype))
+
+    assert take(2, 4).shape == (4,)
+    for begin, size, dtype in [
+        (5, 1, float32), (1, 2, float32), (2, 4, float32), (6, 3, float32), (6, 1, tf.int32),
     ]:  # fmt: skip
-        assert memory.take(begin, shape, dtype) is None
-    assert memory.take(6, (2,), float32) is not None
+        assert take(begin, size, dtype) is None
+    assert take(6, 2) is not None
 
 
 @pytest.mark.parametrize("shape", [None, [None, 2]])
