@@ -6,6 +6,11 @@
 This is the form for ranks in one task: one operation of a device reads the parts of all, where they are.
 Between graphs the memory is written by a native collective (`native_collective`). In both cases it is one
 buffer of the device's plan, from when it is gathered to the last reader of one of the views.
+
+The parts of a rank are one behind the other, too, in its own memory, but each is read by itself, to where its
+variable has that part. To gather the memories of the ranks as they are, as PyTorch's ``fully_shard`` does,
+takes fewer copies, but then variables have to be copied out: of a block of a GPT, 12 variables of 3 MB on two
+ranks, 239 us and 240, while the parts take 258 one by one.
 """
 
 from __future__ import annotations
