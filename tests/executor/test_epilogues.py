@@ -86,7 +86,7 @@ def nets(draw: st.DrawFn) -> tuple[str, dict[str, Any], list[Any], list[str]]:
         *[0.5 + abs(floats(outer, seed=seed + i)) for i in range(3, 7)],
     ]
     attrs = {"strides": join_layout(1, [stride] * spatial, 1, layout), "padding": padding}
-    kinds = ["relu", "add", "added", "bias", "norm", "vector", "hard_swish", "linear", "relu6"]
+    kinds = ["relu", "add", "added", "bias", "norm", "vector", "hard_swish", "swish", "linear", "relu6"]
     steps = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
     return kind, {**attrs, "data_format": layout}, arrays, steps
 
@@ -104,6 +104,8 @@ def net(kind: str, attrs: dict[str, Any], arrays: list[Any], steps: list[str]) -
             y = tf.nn.relu6(y)
         elif step == "hard_swish":
             y = tf.minimum(tf.maximum(y + 3.0, 0.0), 6.0) * y / 6.0
+        elif step == "swish":
+            y = y * tf.sigmoid(1.5 * y)
         elif step == "linear":
             y = (y - 0.5) * 0.75
         elif step == "add":
@@ -175,6 +177,9 @@ def hard_swish(x: Any) -> Any:
         pytest.param(lambda x: x * tf.minimum(tf.maximum(x + 3.0, 0.0), x), None, id="no number"),
         pytest.param(lambda x: x + tf.minimum(tf.maximum(x + 3.0, 0.0), 6.0), None, id="no product"),
         pytest.param(lambda x: x * tf.tanh(tf.sin(x)), None, id="no bounds"),
+        pytest.param(lambda x: tf.sigmoid(x) * x, ["Mul"], id="swish"),
+        pytest.param(lambda x: x * tf.sigmoid(x / 2.0) + 1.0, ["Mul", "AddV2"], id="narrower swish"),
+        pytest.param(lambda x: x * tf.sigmoid(x + 1.0), None, id="a swish beside zero"),
         pytest.param(lambda x: 1.0 / x, None, id="a quotient the other way round"),
     ],
 )

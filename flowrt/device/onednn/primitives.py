@@ -54,8 +54,15 @@ DIRECT, MEAN_INSIDE = 1, 0x3FF
 BACKWARD = 128
 """Value of dnnl_prop_kind_t."""
 
-LINEAR, CLIP, HARD_SWISH, SUM, PRODUCT, DIFFERENCE = 0x26, 0x2E, 0x34, 0x1FFF0, 0x1FFF1, 0x1FFF5
-"""Values of dnnl_alg_kind_t: eltwise_linear, eltwise_clip, eltwise_hardswish, and binary_add, mul, sub."""
+LINEAR, SWISH, CLIP, HARD_SWISH = 0x26, 0x2C, 0x2E, 0x34
+"""Values of dnnl_alg_kind_t: eltwise_linear, eltwise_swish, eltwise_clip, eltwise_hardswish."""
+
+SWISH_WORK, COPY_WORK = 32, 8
+"""Multiplications that take as long as the swish, or the copy to another layout, of an element: 0.4 and 0.1 ns.
+"""
+
+SUM, PRODUCT, DIFFERENCE = 0x1FFF0, 0x1FFF1, 0x1FFF5
+"""Values of dnnl_alg_kind_t: binary_add, mul, sub."""
 
 ACCUMULATION = "sum", (ctypes.c_float(1.0), 0, 0)
 """The post-op that adds a result to what is in its place: a factor, a zero point, and the dtype as it is."""
@@ -189,7 +196,8 @@ def _convolution_work(
     x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...], then: tuple[PostOp, ...] = ()
 ) -> int:
     _, _, per_group, *taps = filter.shape
-    return math.prod(y.shape) * per_group * math.prod(taps)
+    swishes = sum(isinstance(op, Activation) and op.kind == SWISH for op in then)
+    return math.prod(y.shape) * (per_group * math.prod(taps) + SWISH_WORK * swishes)
 
 
 @_primitive(_convolution_work)
@@ -449,6 +457,7 @@ class Primitive:
         if dnnl.are_equal(given, chosen):
             return None
         ends = (chosen, given) if operand.is_result else (given, chosen)
+        dnnl.use_threads(threads_to_use(COPY_WORK * math.prod(operand.layout.shape)))  # those it will run on
         copies = dnnl.create("primitive", dnnl.reorder_descriptor(*ends))
         return _Copy(number, chosen, copies, operand.is_result)
 

@@ -29,6 +29,7 @@ from flowrt.device.onednn.primitives import (
     LINEAR,
     PRODUCT,
     SUM,
+    SWISH,
     Activation,
     Axis,
     Combination,
@@ -321,6 +322,8 @@ def _follow(post_ops: list[PostOp], function: result_functions.ResultFunction) -
         case result_functions.HardSwish(alpha, beta, high):
             post_ops.append(Activation(HARD_SWISH, alpha / high, beta / high))
             _follow(post_ops, result_functions.Linear(high))
+        case result_functions.Swish(alpha):
+            post_ops.append(Activation(SWISH, alpha))
 
 
 def _by_channels(vector: Array, images: Array) -> Array:

@@ -3,8 +3,10 @@
     Linear       alpha x + beta: sums, differences, products and quotients with constant numbers
     Clip         min(max(x, 0), high): relu6, and a maximum with 0 and a minimum with a constant number
     HardSwish    x min(max(alpha x + beta, 0), high): Mul(x, Relu6(x + 3)) and the like (Howard et al., 2019)
+    Swish        x / (1 + exp(-alpha x)): Mul(x, Sigmoid(x)) and the like (Ramachandran et al., 2017)
 
-Not x / (1 + exp(-x)), "swish": the library takes 0.5 ns for an element, and a compiled loop 0.4.
+The library takes 0.47 ns for the swish of an element and a compiled loop 0.41; but the threads of a convolution
+share it, while the loops between convolutions are too short to be shared.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.ops.elementwise.arithmetic import add_v1, add_v2, maximum, minimum, multiply, subtract
 from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.ops.elementwise.math import sigmoid
 from flowrt.graph.ops.nn.activations import relu6
 
 _Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -50,6 +53,15 @@ class HardSwish(NamedTuple):
         return x * np.minimum(np.maximum(gate, x.dtype.type(0)), x.dtype.type(self.high))
 
 
+class Swish(NamedTuple):
+    """x / (1 + exp(-alpha x))"""
+
+    alpha: float
+
+    def __call__(self, x: _Array) -> _Array:
+        return x / (1 + np.exp(x * x.dtype.type(-self.alpha)))
+
+
 class Clip(NamedTuple):
     """min(max(x, 0), high)"""
 
@@ -59,7 +71,7 @@ class Clip(NamedTuple):
         return np.minimum(np.maximum(x, x.dtype.type(0)), x.dtype.type(self.high))
 
 
-ResultFunction: TypeAlias = Linear | HardSwish | Clip
+ResultFunction: TypeAlias = Linear | HardSwish | Swish | Clip
 
 Chain: TypeAlias = Sequence[tuple[Node, int]]
 """Nodes, each with the position of the one before it among its inputs."""
@@ -92,18 +104,27 @@ def clipped(subgraph: Subgraph, chain: Chain) -> Clip | None:
     return Clip(high) if low == 0 and high is not None and high > 0 else None
 
 
-def gated(subgraph: Subgraph, chain: Chain) -> HardSwish | None:
+def gated(subgraph: Subgraph, chain: Chain) -> HardSwish | Swish | None:
     """The function x g(x), where ``chain`` computes g(x) from x; None if it is no such."""
+    if chain and chain[-1][0].op is sigmoid:
+        inner = _line(subgraph, chain[:-1])
+        return Swish(inner.alpha) if inner is not None and inner.beta == 0 else None
     clip = clipped(subgraph, chain[-2:]) or clipped(subgraph, chain[-1:])
     if clip is None:
         return None
-    gate = Linear()
-    for node, at in chain[: -1 if chain[-1][0].op is relu6 else -2]:
+    gate = _line(subgraph, chain[: -1 if chain[-1][0].op is relu6 else -2])
+    return None if gate is None else HardSwish(gate.alpha, gate.beta, clip.high)
+
+
+def _line(subgraph: Subgraph, chain: Chain) -> Linear | None:
+    """The linear function that ``chain`` computes; None if it is no such."""
+    line = Linear()
+    for node, at in chain:
         after = linear(subgraph, node, at)
         if after is None:
             return None
-        gate = gate.then(after)
-    return HardSwish(gate.alpha, gate.beta, clip.high)
+        line = line.then(after)
+    return line
 
 
 def _number(subgraph: Subgraph, ref: Ref) -> float | None:
