@@ -166,6 +166,17 @@ def test_images_and_filters_in_memory_and_in_registers(
     assert len(call._execution.steps) == (1 if is_copied_once else 2)
 
 
+@pytest.mark.parametrize("channels", [1, 3, 16])
+def test_an_image_in_a_register_may_be_turned(channels: int) -> None:
+    conv = registered_ops()["Conv2D"]
+    x, f = floats(2, channels, 9, 8).transpose(0, 2, 3, 1), floats(3, 3, channels, 24, seed=1)
+    out = np.full((2, 9, 8, 24), np.nan, np.float32)
+    call = bind(conv, [0, f], out, [x], CONV)
+    assert call is not None
+    call.run()
+    np.testing.assert_allclose(out, conv.kernel(np, x, f, **KERNEL), rtol=1e-4, atol=1e-4)
+
+
 def test_a_constant_filter_is_that_of_each_part() -> None:
     """Convolutions in a row, with biases, of a feed, of constants and of a variable."""
     with tf.Graph().as_default(), tf.Session() as session:
