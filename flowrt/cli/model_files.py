@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from flowrt import onnx
-from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.saved_model.builder import simple_save
 from flowrt.saved_model.frozen_graph import freeze, load_frozen_graph
 from flowrt.saved_model.graph_model import GraphModel
@@ -57,11 +57,7 @@ def _is_directory(path: str) -> bool:
 
 
 def _read_saved_model(path: str, asked: Asked) -> Any:
-    signatures = load_model(path).signatures
-    if asked.signature not in signatures:
-        known = ", ".join(signatures) or "none"
-        raise NotFoundError(f"{path}: expected one of its signatures ({known}); got {asked.signature!r}")
-    return _of(signatures[asked.signature], asked)
+    return _of(load_model(path).signatures[asked.signature], asked)
 
 
 def _of(model: GraphModel, asked: Asked) -> GraphModel:

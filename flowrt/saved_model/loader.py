@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt import protos
-from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.errors import InvalidArgumentError, NotFoundError, nearest
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.saved_model import constants
@@ -61,8 +61,22 @@ def load(
     return message
 
 
+class _Signatures(dict[str, GraphModel]):
+    """Signatures of the model at ``path`` by name. Raises `NotFoundError`, which names them, for another."""
+
+    def __init__(self, path: str, signatures: Mapping[str, GraphModel]) -> None:
+        super().__init__(signatures)
+        self._path = path
+
+    def __missing__(self, name: Any) -> GraphModel:
+        known, hint = ", ".join(self) or "none", nearest(str(name), self)
+        raise NotFoundError(f"{self._path}: expected one of its signatures ({known}); got {name!r}.{hint}")
+
+
 class LoadedModel(NamedTuple):
-    """A SavedModel in a session of its own: `signatures` are functions of arrays, by name."""
+    """A SavedModel in a session of its own: `signatures` are functions of arrays, by name; another name
+    raises `NotFoundError`.
+    """
 
     session: Any
     signatures: Mapping[str, GraphModel]
@@ -100,7 +114,7 @@ def load_model(
             for name, each in message.signature_def.items()
             if name != constants.INIT_OP_SIGNATURE_KEY
         }
-    return LoadedModel(session, signatures)
+    return LoadedModel(session, _Signatures(path, signatures))
 
 
 def read_saved_model(path: str) -> Any:

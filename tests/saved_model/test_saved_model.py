@@ -95,6 +95,9 @@ def test_ours_comes_back(tmp_path: Path) -> None:
         model.signatures["serving_default"](z=1)
     with pytest.raises(ERRORS.InvalidArgumentError, match="expected values of all inputs; got none of x"):
         model.signatures["serving_default"]()
+    with pytest.raises(ERRORS.NotFoundError, match=r"signatures \(serving_default\); got 'serving'. Nearest"):
+        model.signatures["serving"]
+    assert "serving" not in model.signatures
     other = tf.saved_model.load_model(path, {"twice", "serve"})
     assert other.session.run("w:0").tolist() == [[1], [2]]
 
