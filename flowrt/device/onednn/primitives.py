@@ -58,8 +58,7 @@ LINEAR, SWISH, CLIP, HARD_SWISH = 0x26, 0x2C, 0x2E, 0x34
 """Values of dnnl_alg_kind_t: eltwise_linear, eltwise_swish, eltwise_clip, eltwise_hardswish."""
 
 SWISH_WORK, COPY_WORK = 32, 8
-"""Multiplications that take as long as the swish, or the copy to another layout, of an element: 0.4 and 0.1 ns.
-"""
+"""Multiplications that take as long as the swish of an element, 0.4 ns, or its copy elsewhere, 0.1."""
 
 SUM, PRODUCT, DIFFERENCE = 0x1FFF0, 0x1FFF1, 0x1FFF5
 """Values of dnnl_alg_kind_t: binary_add, mul, sub."""

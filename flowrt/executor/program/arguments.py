@@ -98,7 +98,7 @@ class LateArray(NamedTuple):
 
 
 def _in_c_order(array: Any, dtype: Any) -> Array:
-    """A copy in C order. Few channels that are last now are copied one by one: an image of 320x320 with 3 takes
+    """A copy in C order. Few channels that are last now are copied one by one: 3 of 320x320 pixels take
     0.11 ms, and 0.35 where NumPy's innermost loop is over them.
     """
     copy: Array = np.empty(array.shape, dtype)
