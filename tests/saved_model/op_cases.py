@@ -24,6 +24,29 @@ def t(*values: str) -> Any:
     return np.array([value.encode() for value in values], object)
 
 
+def q(kind: str, *values: int) -> Any:
+    """Quantized integers, as NumPy has TensorFlow's."""
+    stored = {"quint8": np.uint8, "qint8": np.int8, "quint16": np.uint16}[kind]
+    return np.array(values, stored).view([(kind, stored)])
+
+
+def _example(**features: list[Any]) -> bytes:
+    """An encoded Example of floats and integers, small ones, each in its field."""
+    made = b""
+    for name, values in features.items():
+        if isinstance(values[0], float):
+            content = np.array(values, "<f4").tobytes()
+            values_field = b"\x12" + _sized(b"\x0a" + _sized(content))
+        else:
+            values_field = b"\x1a" + _sized(b"\x0a" + _sized(bytes(values)))
+        made += b"\x0a" + _sized(b"\x0a" + _sized(name.encode()) + b"\x12" + _sized(values_field))
+    return b"\x0a" + _sized(made)
+
+
+def _sized(content: bytes) -> bytes:
+    return bytes([len(content)]) + content
+
+
 _X, _SCALE, _VARIANCE = f(1, 4, 4, 2), f(2), np.abs(f(2)) + 1
 _STRIDES: dict[str, Any] = {"strides": [1, 1, 1, 1], "padding": "SAME"}
 _NORM = {"x": _X, "scale": _SCALE, "offset": f(2), "mean": f(2), "variance": _VARIANCE, "epsilon": 0.01}
@@ -389,5 +412,33 @@ CASES: list[tuple[str, dict[str, Any]]] = [
             },
         )
         for op in ("FusedBatchNormGrad", "FusedBatchNormGradV2") for training in (True, False)
+    ),
+    *(
+        (
+            "Dequantize",
+            {
+                "input": q(kind, low, 0, 1, 100, high), "min_range": np.float32(-1.3),
+                "max_range": np.float32(2.7), "mode": mode,
+            },
+        )
+        for kind, low, high in (("quint8", 0, 255), ("qint8", -128, 127), ("quint16", 0, 65535))
+        for mode in ("MIN_COMBINED", "MIN_FIRST", "SCALED")
+    ),
+    (
+        "Dequantize",
+        {
+            "input": q("qint8", *range(-128, 112, 20)).reshape(2, 3, 2), "mode": "SCALED", "axis": 1,
+            "min_range": np.array([-1, -2, 0], np.float32), "max_range": np.array([1, 1, 3], np.float32),
+            "narrow_range": True,
+        },
+    ),
+    (
+        "ParseExampleV2",
+        {
+            "serialized": np.array([_example(a=[1.0, 2.0], b=[7]), _example(a=[3.0, 4.0])], object),
+            "names": t(), "sparse_keys": t("b"), "dense_keys": t("a"), "ragged_keys": t(),
+            "dense_defaults": [np.zeros(0, np.float32)], "num_sparse": 1, "sparse_types": ["int64"],
+            "ragged_value_types": [], "ragged_split_types": [], "dense_shapes": [[2]],
+        },
     ),
 ]  # fmt: skip

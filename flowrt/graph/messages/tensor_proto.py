@@ -27,6 +27,15 @@ MAX_TENSOR_BYTES = 1 << 62
 COPIED_BYTES = 1 << 16
 """A repeated value is written out up to this size, so that common constants are ordinary arrays."""
 
+_STORED = {
+    protos.graph_pb2.DT_QINT8: dtypes.int8.number,
+    protos.graph_pb2.DT_QUINT8: dtypes.uint8.number,
+    protos.graph_pb2.DT_QINT16: dtypes.int16.number,
+    protos.graph_pb2.DT_QUINT16: dtypes.uint16.number,
+    protos.graph_pb2.DT_QINT32: dtypes.int32.number,
+}
+"""The integers of quantized types, by DataType."""
+
 Array = np.ndarray[Any, Any]
 
 
@@ -34,7 +43,10 @@ Array = np.ndarray[Any, Any]
 
 
 def decode_type(number: int) -> DType:
-    """The dtype of a DataType number. Raises `InvalidArgumentError`."""
+    """The dtype of a DataType number; of a quantized type that of the integers that it stores. Raises
+    `InvalidArgumentError`.
+    """
+    number = _STORED.get(number, number)
     if number in BY_NUMBER:
         return BY_NUMBER[number]
     if number - 100 in BY_NUMBER:

@@ -2,7 +2,9 @@
 
 composition   how one is defined, and what becomes of its node
 arrays        buckets, coordinates, shapes of variables
+examples      encoded examples, by vectors of keys
 pictures      patches, gradients of resizing, parts of JPEGs, convolutions with padding
+quantized     weights stored as integers
 recurrent     cells and layers in one op
 sounds        spectrograms, and their cepstral coefficients
 sparse        sparse tensors in three parts

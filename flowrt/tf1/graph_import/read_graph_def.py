@@ -29,7 +29,7 @@ from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, op_def, registered_ops
 from flowrt.graph.source import Source, user_line
-from flowrt.tf1.composed_ops import arrays, pictures, recurrent, sounds, sparse  # noqa: F401 (define them)
+from flowrt.tf1.composed_ops import arrays, examples, pictures, quantized, recurrent, sounds, sparse  # noqa: F401 (they define ops)
 from flowrt.tf1.composed_ops.composition import COMPOSED
 from flowrt.tf1.graph_import import fused_spellings, older_spellings  # noqa: F401 (define them)
 from flowrt.tf1.graph_import.import_partitions import join_parts
