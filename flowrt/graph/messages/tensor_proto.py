@@ -28,13 +28,12 @@ COPIED_BYTES = 1 << 16
 """A repeated value is written out up to this size, so that common constants are ordinary arrays."""
 
 _STORED = {
-    protos.graph_pb2.DT_QINT8: dtypes.int8.number,
-    protos.graph_pb2.DT_QUINT8: dtypes.uint8.number,
-    protos.graph_pb2.DT_QINT16: dtypes.int16.number,
-    protos.graph_pb2.DT_QUINT16: dtypes.uint16.number,
-    protos.graph_pb2.DT_QINT32: dtypes.int32.number,
-}
-"""The integers of quantized types, by DataType."""
+    number: dtype.number
+    for number, dtype in (
+        (11, dtypes.int8), (12, dtypes.uint8), (13, dtypes.int32), (15, dtypes.int16), (16, dtypes.uint16),
+    )
+}  # fmt: skip
+"""The integers that DT_QINT8, QUINT8, QINT32, QINT16 and QUINT16 store, by their numbers."""
 
 Array = np.ndarray[Any, Any]
 
