@@ -792,6 +792,18 @@ def cross(
     """The cross products of vectors of 3 elements in the last dimension.
     """
 
+def decode_base64(
+    input: TensorLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The bytes of texts in base64 with ``-`` and ``_``, with or without padding.
+
+    A step raises `InvalidArgumentError` for another text.
+
+    >>> flowrt.decode_base64(["aGk"]).eval()
+    array([b'hi'], dtype=object)
+    """
+
 def diag(
     diagonal: NumericLike,
     name: builtins.str | None = None,
@@ -843,6 +855,14 @@ def dynamic_stitch(
     name: builtins.str | None = None,
 ) -> Tensor:
     """Rows arranged by their indices: ``result[indices[i][j]] = data[i][j]``; the last of equal ones wins.
+    """
+
+def encode_base64(
+    input: TensorLike,
+    pad: builtins.bool = False,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """Bytes in base64 with ``-`` and ``_``; with ``pad``, to a multiple of four characters.
     """
 
 def equal(

@@ -79,7 +79,7 @@ there are no quantized dtypes. Instead: round, clip_by_value and cast
     nn.quantized_avg_pool nn.quantized_conv2d nn.quantized_max_pool nn.quantized_relu_x
     train.do_quantize_training_on_graphdef
 there is no such operation. Instead: NumPy's or SciPy's in a py_func
-    decode_base64 encode_base64 extract_volume_patches histogram_fixed_width_bins
+    extract_volume_patches histogram_fixed_width_bins
     lbeta matrix_solve_ls matrix_square_root nn.dilation2d nn.erosion2d
     nn.fractional_avg_pool nn.fractional_max_pool
 there is one hash of strings. Instead: strings.to_hash_bucket_fast

@@ -198,8 +198,8 @@ WITHOUT_RULE = {
         "EncodePng", "ParseExample", "ParseSingleExample",
     },
     "of texts and summaries, which are computed once": {
-        "AsString", "CountNgrams", "DecodeRaw", "DropWords", "HistogramSummary", "ImageSummary",
-        "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
+        "AsString", "CountNgrams", "DecodeBase64", "DecodeRaw", "DropWords", "EncodeBase64",
+        "HistogramSummary", "ImageSummary", "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
         "SequenceSteps", "SparseCross", "SplitStrings",
         "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
         "StringLength", "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",

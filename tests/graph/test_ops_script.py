@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import sys
 from typing import Any
@@ -40,7 +41,9 @@ from flowrt.graph.ops.text.python_calls import (
     with_dependencies,
 )
 from flowrt.graph.ops.text.strings import (
+    decode_base64,
     decode_raw,
+    encode_base64,
     reduce_join,
     regex_replace,
     string_join,
@@ -475,6 +478,17 @@ def test_strings_are_taken_apart() -> None:
     assert texts(string_upper(["hé"])) == ["Hé".encode()]
     assert texts(string_upper(["hé"], encoding="utf-8")) == ["HÉ".encode()]
     assert texts(string_lower(["HÉ"], encoding="utf-8")) == ["hé".encode()]
+
+
+@pytest.mark.parametrize("pad", [False, True])
+def test_base64_of_any_bytes(pad: bool) -> None:
+    every = [bytes(range(250, 250 + n % 6)) + b"\0" * (n // 6) for n in range(18)]
+    encoded = encode_base64(every, pad=pad)
+    assert texts(encoded) == [base64.urlsafe_b64encode(e).rstrip(b"=" * (not pad)) for e in every]
+    assert texts(decode_base64(encoded)) == every
+    for wrong in (b"a", b"+/8=", b"YQ=", b"YQ==YQ==", b"Y Q"):
+        with pytest.raises(InvalidArgumentError, match="expected base64 with - and _; got"):
+            value_of(decode_base64(strings(wrong)))
 
 
 def test_trailing_zero_bytes_survive() -> None:

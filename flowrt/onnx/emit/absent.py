@@ -37,7 +37,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _STRINGS: (
         "StringLower", "StringUpper", "StringStrip", "StringLength", "Substr", "StaticRegexReplace",
-        "DecodeWav", "EncodeWav", "SequenceSteps", "ReduceJoin", "SparseCross", "DecodeRaw", "DecodeCSV",
+        "DecodeWav", "EncodeWav", "SequenceSteps", "ReduceJoin", "SparseCross", "DecodeBase64", "DecodeRaw",
+        "DecodeCSV", "EncodeBase64",
         "ParseExample", "ParseSingleExample",
         "StringFormat", "StringNGrams", "StringSplit", "StringSplitV2", "StringToHashBucketFast",
         "ShardedFilename", "ShardedFilespec",

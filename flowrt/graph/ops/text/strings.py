@@ -7,6 +7,7 @@ drops trailing zero bytes.
 
 from __future__ import annotations
 
+import base64
 import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,8 @@ from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 from flowrt.graph.typing import NumericLike, TensorLike
 
 __all__ = [
-    "decode_raw", "reduce_join", "regex_replace", "string_join", "string_strip", "string_to_number", "substr",
+    "decode_base64", "decode_raw", "encode_base64", "reduce_join", "regex_replace", "string_join",
+    "string_strip", "string_to_number", "substr",
 ]  # fmt: skip
 
 
@@ -105,6 +107,53 @@ string_strip = define_op(
     batch=leading,
     doc="Strings without the white space at their ends.",
 )
+
+
+# --- base64, with - and _, as in addresses of the web (RFC 4648, section 5)
+
+_BASE64 = re.compile(rb"([-_A-Za-z0-9]{4})*([-_A-Za-z0-9]{2}(==)?|[-_A-Za-z0-9]{3}=?)?")
+
+
+def _decode_base64(text: bytes) -> bytes:
+    if not _BASE64.fullmatch(text):
+        raise InvalidArgumentError(f"expected base64 with - and _; got {text[:40]!r}, of {len(text)} bytes")
+    return base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))
+
+
+def _encode_base64(text: bytes, pad: bool) -> bytes:
+    encoded = base64.urlsafe_b64encode(text)
+    return encoded if pad else encoded.rstrip(b"=")
+
+
+decode_base64 = define_op(
+    "DecodeBase64",
+    "input: string -> string",
+    kernel=lambda xp, input: each_string(_decode_base64, input),
+    shape=unchanged,
+    samples=lambda rng: (sample(words([b"AP8", b""])), sample(words(b"YQ=="))),
+    batch=leading,
+    doc="""The bytes of texts in base64 with ``-`` and ``_``, with or without padding.
+
+    A step raises `InvalidArgumentError` for another text.
+
+    >>> flowrt.decode_base64(["aGk"]).eval()
+    array([b'hi'], dtype=object)
+    """,
+)
+
+encode_base64 = define_op(
+    "EncodeBase64",
+    "input: string -> string",
+    kernel=lambda xp, input, pad: each_string(lambda text: _encode_base64(text, pad), input),
+    attrs="pad: bool = False",
+    shape=unchanged,
+    samples=lambda rng: (sample(words([b"\0\xff", b""])), sample(words(b"a"), pad=True)),
+    batch=leading,
+    doc="Bytes in base64 with ``-`` and ``_``; with ``pad``, to a multiple of four characters.",
+)
+
+
+# --- lengths and parts
 
 
 def _string_length(xp: Any, input: Any, unit: str, out: Any = None) -> Any:
