@@ -199,10 +199,10 @@ WITHOUT_RULE = {
     },
     "of texts and summaries, which are computed once": {
         "AsString", "CountNgrams", "DecodeBase64", "DecodeRaw", "DropWords", "EncodeBase64",
-        "HistogramSummary", "ImageSummary", "MergeSummary", "ReduceJoin", "ScalarSummary", "ShardedFilename", "ShardedFilespec",
-        "SequenceSteps", "SparseCross", "SplitStrings",
-        "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin",
-        "StringLength", "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",
+        "HistogramSummary", "ImageSummary", "MergeSummary", "ReduceJoin", "ScalarSummary",
+        "ShardedFilename", "ShardedFilespec", "SequenceSteps", "SparseCross", "SplitStrings",
+        "StaticRegexFullMatch", "StaticRegexReplace", "StringFormat", "StringJoin", "StringLength",
+        "StringLower", "StringNGrams", "StringSplit", "StringSplitV2", "StringStrip",
         "StringToHashBucketFast", "StringToNumber", "StringUpper", "Substr", "TensorSummaryV2",
     },
     "of imported graphs, which run whole": {

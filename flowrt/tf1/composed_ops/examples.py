@@ -30,5 +30,7 @@ def parse_examples(
     if ragged_value_types or serialized.shape.rank != 1:
         raise UnimplementedError("expected a vector of examples without ragged features")
     sparse, dense = unstack(sparse_keys, num_sparse), unstack(dense_keys, len(dense_defaults))
-    types = {"sparse_types": list(sparse_types), "dense_shapes": list(dense_shapes)}
-    return parse_example_op(serialized, names, sparse, dense, dense_defaults, **types)
+    return parse_example_op(
+        serialized, names, sparse, dense, dense_defaults, sparse_types=list(sparse_types),
+        dense_shapes=list(dense_shapes),
+    )  # fmt: skip
