@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from flowrt.graph.construction.constant import placeholder_with_default_op
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Node, Ref, Subgraph
@@ -54,7 +54,7 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
 
     Raises `UnimplementedError` that names all operations that ONNX cannot say, with their lines and what to
     do; `InvalidArgumentError` for an output that needs another input, or variables without a session;
-    `ResourceExhaustedError` for a model above 2 GiB.
+    `ResourceExhaustedError` for 2 GiB of weights and more.
     """
     if opset < OPSET:
         raise InvalidArgumentError(f"opset: expected {OPSET} or later; got {opset}")
@@ -77,6 +77,8 @@ def _named(graph: Graph, tensors: Named) -> dict[str, Tensor]:
     """The tensors by the names that the model gives them."""
     if isinstance(tensors, Mapping):
         return {name: _tensor(graph, each) for name, each in tensors.items()}
+    if isinstance(tensors, Tensor | str):
+        raise InvalidArgumentError(f"expected a list of tensors, or a dict of them by name; got {tensors!r}")
     found = [_tensor(graph, each) for each in tensors]
     names = [each.op.name if len(each.op.outputs) == 1 else each.name for each in found]
     if len(set(names)) < len(names):
@@ -157,7 +159,7 @@ class Exporter:
                 results.append(value_info(name, spec.dtype.np, spec.shape))
         self._check_refused()
         if sum(value.nbytes for value in root.initializers.values() if value.dtype.kind != "O") > MAX_BYTES:
-            raise UnimplementedError(
+            raise ResourceExhaustedError(
                 "the model: expected less than 2 GiB of weights, which is what an ONNX file may have"
             )
         initializers = [tensor_proto(value, name) for name, value in root.initializers.items()]

@@ -107,6 +107,10 @@ class OnnxModel:
 
     def _checked(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
         """The inputs by name, as arrays."""
+        if isinstance(inputs, np.ndarray):
+            raise InvalidArgumentError(
+                f"the model: expected a list of inputs, or a dict by name; got an array {list(inputs.shape)}"
+            )
         if not isinstance(inputs, Mapping):
             if len(inputs) > len(self.inputs):
                 raise InvalidArgumentError(
@@ -227,6 +231,8 @@ def _checked(name: str, value: Any, kind: _Type) -> Any:
             return None if value is None else _checked(name, value, kind.element)
         return [_checked(name, each, kind.element) for each in value]
     array = np.asarray(value)
+    if isinstance(value, list | int | float) and kind.dtype.kind == "f" and array.dtype.kind in "fiu":
+        array = array.astype(kind.dtype)  # Python's numbers have no width
     if kind.dtype.kind == "O":
         flat = [each.encode() if isinstance(each, str) else each for each in array.reshape(-1).tolist()]
         return np.array([*flat, None], object)[:-1].reshape(array.shape)

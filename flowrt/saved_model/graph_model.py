@@ -46,8 +46,11 @@ class GraphModel:
         )
         return found
 
-    def __call__(self, **inputs: Any) -> dict[str, Any]:
-        """The outputs for inputs by name: `run`."""
+    def __call__(self, *in_order: Any, **inputs: Any) -> dict[str, Any]:
+        """The outputs for inputs by name: `run`. Raises `InvalidArgumentError` for inputs ``in_order``."""
+        if in_order:
+            named = ", ".join(f"{name}=..." for name in self.inputs)
+            raise InvalidArgumentError(f"expected inputs by name ({named}); got {len(in_order)} in order")
         return self.run(inputs)
 
     def close(self) -> None:

@@ -167,6 +167,7 @@ def test_wrong_calls() -> None:
             (lambda: export(session, [x], [y]), "expected a value in feed_dict for this placeholder"),
             (lambda: export(session, {"a": x}, {"a": x + 1.0}), "other names for outputs"),
             (lambda: export(session, [x], [x + 1.0], opset=11), "opset: expected 20 or later; got 11"),
+            (lambda: export(session, [x], x + 1.0), "expected a list of tensors, or a dict of them by name"),
         ):
             with pytest.raises(InvalidArgumentError, match=message):
                 call()

@@ -275,9 +275,16 @@ def test_wrong_inputs() -> None:
         ({"x": x[0]}, r"input 'x': expected shape \[None, 3, None, None\]; got \[3, 8, 8\]"),
         ({}, r"expected inputs for \['x'\]; got \[\]"),
         ([x, x], "expected 1 inputs; got 2"),
+        (x, r"expected a list of inputs, or a dict by name; got an array \[1, 3, 8, 8\]"),
+        ({"x": [["a"]]}, "input 'x': expected float32; got <U1"),
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             loaded.run(inputs)
+
+
+def test_numbers_of_python_have_the_inputs_dtype() -> None:
+    loaded = load(model_of([helper.make_node("Relu", ["x"], ["y"])], [info("x", [2])], [info("y", [2])]))
+    assert loaded.run({"x": [-1, 2.5]})["y"].tolist() == loaded.run([[-1.0, 2.5]])["y"].tolist() == [0, 2.5]
 
 
 def test_models_that_are_none(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_ours_comes_back(tmp_path: Path) -> None:
         model.signatures["serving_default"](z=1)
     with pytest.raises(ERRORS.InvalidArgumentError, match="expected values of all inputs; got none of x"):
         model.signatures["serving_default"]()
+    with pytest.raises(ERRORS.InvalidArgumentError, match=r"inputs by name \(x=\.\.\.\); got 1 in order"):
+        model.signatures["serving_default"](np.ones([1, 2]))
     with pytest.raises(ERRORS.NotFoundError, match=r"signatures \(serving_default\); got 'serving'. Nearest"):
         model.signatures["serving"]
     assert "serving" not in model.signatures
