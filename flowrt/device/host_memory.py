@@ -13,7 +13,6 @@ from __future__ import annotations
 import mmap
 import threading
 from bisect import bisect_right
-from contextlib import suppress
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -26,11 +25,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 FOR_ALL_USE = mmap.PROT_READ | mmap.PROT_WRITE
 ONLY_ZEROS = mmap.PROT_READ
 """Pages that are never written are all the kernel's one page of zeros: any number of them costs nothing."""
-
-HUGE_FROM = 4 << 20
-"""Bytes from which on a mapping has huge pages, where the kernel has any: the first writes to 57 MiB, the arena
-of a step, then cost 8 ms of page faults instead of 25. NumPy has them for arrays of this size.
-"""
 
 
 @final
@@ -54,9 +48,6 @@ class HostMemory:
             raise ResourceExhaustedError(
                 f"{self._name}: expected room for {nbytes} bytes; the system refused: {error}"
             ) from error
-        if nbytes >= HUGE_FROM and self._protection == FOR_ALL_USE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages
-                mapping.madvise(mmap.MADV_HUGEPAGE)
         region = np.frombuffer(mapping, np.uint8)
         address = address_of(region)
         with self._lock:

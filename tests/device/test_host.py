@@ -14,7 +14,6 @@ import pytest
 
 from flowrt.device.host import host
 from flowrt.device.host.host import HostExecutor, HostStream, InlineStream
-from flowrt.device.host_memory import HUGE_FROM
 from flowrt.device.stream_executor import DeviceMemory, EventStatus
 from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError
 from tests.contracts.check_stream_executor import QueuedStreamsContract, StreamExecutorContract
@@ -81,28 +80,6 @@ def test_a_region_is_unmapped_when_its_last_array_dies(executor: HostExecutor) -
 def _mapped_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.skipif(
-    not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no huge pages"
-)
-def test_large_regions_ask_for_huge_pages(executor: HostExecutor) -> None:
-    large, small = executor.allocate(HUGE_FROM), executor.allocate(HUGE_FROM // 2)
-    assert "hg" in kernel_flags(large.address)
-    assert "hg" not in kernel_flags(small.address)
-
-
-def kernel_flags(address: int) -> list[str]:
-    """The flags of the mapping that ``address`` is in."""
-    is_in = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        first, _, rest = line.partition(" ")
-        if first == "VmFlags:" and is_in:
-            return rest.split()
-        if not first.endswith(":"):
-            begin, end = [int(number, 16) for number in first.split("-")]
-            is_in = begin <= address < end
-    raise AssertionError(f"no mapping at {address:#x}")
 
 
 def test_memory_of_a_numpy_array_is_used_as_it_is(executor: HostExecutor) -> None:
