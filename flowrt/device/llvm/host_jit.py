@@ -254,12 +254,13 @@ class _Compiler:
 _OPTIMISATIONS = {
     "speed_level": 1,
     "loop_interleaving": True,
-    "loop_unrolling": True,
+    "loop_unrolling": False,
     "loop_vectorization": True,
     "slp_vectorization": False,
 }
 """The passes that pay for loops, which compute each value once already. With level 3, SLP and `SLOW_PASS` the
 62 longest loops of BERT-tiny and a transformer run no faster (median 0.997), and compile 1.6 times as long.
+Unrolled, loops of 3 to 65,536 elements run no faster either (median 0.996), and compile 1.12 times as long.
 """
 
 SLOW_PASS = "lsr"
