@@ -189,6 +189,9 @@ def test_choosing_keeps_every_bit(count: int, dtype: Any, shapes: Any, seed: int
 
 
 def any_bits(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> Any:
+    """Or a 0, for a scalar."""
+    if not shape and rng.random() < 0.5:
+        return np.zeros((), dtype)
     if dtype == np.bool_:
         return rng.random(shape) < 0.5
     words = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
