@@ -8,6 +8,7 @@ that a node owns share their owner's registers and arena, but have separate oper
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from typing import Any, final
@@ -65,6 +66,11 @@ class BoundTensors:
         """Parameters with borrowed arguments. See `is_borrowed`."""
         self.large_registers: dict[Ref, list[int]] = {}
         """Registers with large values that are still to be freed, by the roots of these."""
+
+    def touch(self) -> None:
+        """Write to each page of the arena, in which nothing is yet: so the first step has no page faults."""
+        if self._arena is not None:
+            self._arena[:: mmap.PAGESIZE] = 0
 
     def of_function(
         self, node: Node, places: BufferAssignment, arguments: Sequence[Operand], outputs: Sequence[Operand]
