@@ -33,6 +33,11 @@ from flowrt.graph.shapes import num_elements
 
 LOGGER = logging.getLogger(__name__)
 
+LEFT = 0.8
+"""Share of the plain kernels' time that is left at the next exchange, which takes 1 ms. The first two of a
+transformer's 18 loops are compiled after 63 ms of 490, and save 45 % of that time; four take 149 ms.
+"""
+
 
 class LoopEstimate(NamedTuple):
     """The loop of an operation. Operations of the same ``form`` share one."""
@@ -85,9 +90,9 @@ class AwaitedLoops:
         """The action with the loop of each instruction, by the identity of the one that waits."""
 
     def compile(self) -> Iterator[None]:
-        """Compile the loops. Yields after each exchange of segments: when the time of the plain kernels that
-        are left has halved, and at the end. An operation with a loop that cannot be compiled, which is
-        logged, keeps its plain kernels.
+        """Compile the loops. Yields after each exchange of segments: when a fifth of the plain kernels' time
+        is gone, and at the end. An operation with a loop that cannot be compiled, which is logged, keeps its
+        plain kernels.
         """
         forms: dict[Hashable, list[tuple[Node, Awaiting]]] = {}
         for node, action in self._instructions():
@@ -104,7 +109,7 @@ class AwaitedLoops:
             except Exception:
                 LOGGER.exception("no loop for %s: the operations' own kernels remain in use", same[0][0].name)
             left -= _plain_s(same)
-            if left <= last / 2 or same is by_benefit[-1]:
+            if left <= LEFT * last or same is by_benefit[-1]:
                 self._exchange()
                 last = left
                 yield

@@ -1,5 +1,5 @@
 """Tiered compilation: a plan first runs its operations' own kernels; a plan with loops takes its place as
-soon as those that save half of the time are compiled in the background, and gets the others as they become
+soon as those that save a fifth of the time are compiled in the background, and gets the others as they become
 ready (`flowrt.executor.bind.awaited_loops`).
 
 `FLOWRT_JIT` selects when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
