@@ -16,6 +16,8 @@ from flowrt.rendezvous.channel.security import load_security
 from flowrt.rendezvous.transport import new_transport
 
 SCHEME = "grpc://"
+UNSEEN = ". A worker whose sessions have no target is seen if it was started with FLOWRT_METRICS=PORT"
+"""What an address that does not answer may be: such a worker listens only where metrics are asked for."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +37,7 @@ def watch_cluster(command: str, target: str, look: Callable[[ClusterWatch], int]
         try:
             watch = ClusterWatch(new_transport(security), security, address)
         except UnavailableError as error:
-            return _complain(command, error, NOT_FORMED)
+            return _complain(command, error, NOT_FORMED, UNSEEN)
         with watch:
             return look(watch)
     except OpError as error:
@@ -48,6 +50,6 @@ def _address(target: str) -> str:
     return str(parse_address(target.removeprefix(SCHEME)))
 
 
-def _complain(command: str, error: OpError, status: int) -> int:
-    print(f"flowrt {command}: {' '.join(str(error).split())}", file=sys.stderr)
+def _complain(command: str, error: OpError, status: int, hint: str = "") -> int:
+    print(f"flowrt {command}: {' '.join(str(error).split())}{hint}", file=sys.stderr)
     return status

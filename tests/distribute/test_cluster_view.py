@@ -400,7 +400,9 @@ def test_a_mistake_is_one_line(
     assert "expected a port" in told(capsys, 2, command, "grpc://127.0.0.1:x")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    assert "refused; is it started?" in told(capsys, 3, command, f"grpc://127.0.0.1:{port}")
+    line = told(capsys, 3, command, f"grpc://127.0.0.1:{port}")
+    assert "refused; is it started?" in line
+    assert line.endswith("is seen if it was started with FLOWRT_METRICS=PORT")
     monkeypatch.setenv("FLOWRT_TOKEN", TOKEN)
     assert "a token is never sent in clear text" in told(capsys, 6, command, "grpc://192.0.2.1:2222")
     server = tf.train.Server.create_local_server()
