@@ -17,7 +17,7 @@ from flowrt.rendezvous.transport import new_transport
 
 SCHEME = "grpc://"
 UNSEEN = ". A worker whose sessions have no target is seen if it was started with FLOWRT_METRICS=PORT"
-"""What an address that does not answer may be: such a worker listens only where metrics are asked for."""
+"""The likely reason why an address refuses: such a worker listens only where metrics are asked for."""
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
