@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from flowrt.cli import run, worker
 from flowrt.cli.elastic import Range
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES, resolve
+from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import SOON_S
 
 LAUNCH = Path(__file__).resolve().parents[2] / "examples" / "launch"
@@ -111,6 +113,7 @@ for ((rank = 0; rank < 2 * EACH; rank++)); do
     SLURM_PROCID=$rank SLURM_LOCALID=$((rank % EACH)) "$@" &
     started+=($!)
 done
+echo "${started[@]}" > tasks
 for task in "${started[@]}"; do wait "$task" || status=$?; done
 exit "${status:-0}"
 """
@@ -182,29 +185,96 @@ def inherited(home: Path) -> dict[str, str]:
 )
 def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str) -> None:
     """As it is: the check, the workers with token and certificates, the program."""
-    commands, home = tmp_path / "bin", tmp_path / ".flowrt"
-    commands.mkdir()
-    command(commands, "srun", SRUN)
-    command(commands, "hostname", "#!/bin/bash\necho 127.0.0.1\n")
-    (tmp_path / "train.py").write_text(program)
-    (made,) = re.findall(r"--task (worker:0-\d)=", (LAUNCH / f"{name}.sbatch").read_text())
-    environ = inherited(tmp_path) | {
-        "EACH": str(each), "SLURM_JOB_ID": str(os.getpid()), "SLURM_CPUS_PER_TASK": "1",
-    }  # fmt: skip
-    environ["PATH"] = f"{commands}:{environ['PATH']}"
-    for words in (
-        ["token", "new"],
-        ["certs", "init", "--dir", str(home), "--task", f"{made}=127.0.0.1,127.0.0.2"],
-    ):
-        subprocess.run(["flowrt", *words], env=environ, check=True, timeout=SOON_S, capture_output=True)
+    environ = slurm(tmp_path, name, each, program)
     done = subprocess.run(
         ["bash", str(LAUNCH / f"{name}.sbatch")],
         env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=10 * SOON_S, check=False,
     )  # fmt: skip
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert f"total 10.0 on {made[-1]}" in said
+    assert f"total 10.0 on {last_task(name)}" in said
     assert "from Slurm" in said
+
+
+def slurm(folder: Path, name: str, each: int, program: str) -> dict[str, str]:
+    """The variables of batch script ``name`` on two hosts with ``each`` tasks, and in ``folder`` what it asks
+    for: token, certificates, ``train.py``.
+    """
+    commands = folder / "bin"
+    commands.mkdir()
+    command(commands, "srun", SRUN)
+    command(commands, "hostname", "#!/bin/bash\necho 127.0.0.1\n")
+    (folder / "train.py").write_text(program)
+    tasks = f"worker:0-{last_task(name)}=127.0.0.1,127.0.0.2"
+    environ = inherited(folder) | {
+        "EACH": str(each), "SLURM_JOB_ID": str(os.getpid()), "SLURM_CPUS_PER_TASK": "1",
+    }  # fmt: skip
+    environ["PATH"] = f"{commands}:{environ['PATH']}"
+    for words in (["token", "new"], ["certs", "init", "--dir", str(folder / ".flowrt"), "--task", tasks]):
+        subprocess.run(["flowrt", *words], env=environ, check=True, timeout=SOON_S, capture_output=True)
+    return environ
+
+
+def last_task(name: str) -> str:
+    """The last task for which batch script ``name`` asks for a certificate."""
+    (number,) = re.findall(r"--task worker:0-(\d)=", (LAUNCH / f"{name}.sbatch").read_text())
+    return str(number)
+
+
+AS_REQUEUED = """
+import os, pathlib
+import flowrt as tf
+requeued = "SLURM_RESTART_COUNT" in os.environ
+def train(job):
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+        sum = tf.get_variable("sum", [], tf.float64, tf.zeros_initializer())
+    optimizer = tf.train.GradientDescentOptimizer(-1.0)
+    def one_step():
+        return optimizer.minimize(sum / job.size, global_step=step)
+    one = strategy.run(one_step)
+    last = job.step + 5 if requeued else 1 << 30
+    print("requeued" if requeued else "first", "at step", job.step, flush=True)
+    with job.session([tf.train.StopAtStepHook(last_step=last)]) as session:
+        while not session.should_stop():
+            session.run(one)
+            if job.rank == 0 and not requeued:
+                pathlib.Path("begun").touch()
+        return last, job.size
+print("ended at step, with", *tf.train.run_elastic(train, "model"), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
+def test_a_batch_job_that_is_preempted_goes_on_when_it_is_requeued(tmp_path: Path) -> None:
+    """As Slurm preempts: the tasks of the step get SIGCONT and SIGTERM, their children nothing before the
+    SIGKILL of what is left; the same script starts again, with ``SLURM_RESTART_COUNT``.
+    """
+    environ = slurm(tmp_path, "slurm_elastic", 1, AS_REQUEUED)
+    words = ["bash", str(LAUNCH / "slurm_elastic.sbatch")]
+    with (tmp_path / "first").open("w") as out:
+        job = subprocess.Popen(words, env=environ, cwd=tmp_path, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        wait_until((tmp_path / "begun").exists, "a step was made")
+        for task in (tmp_path / "tasks").read_text().split():
+            for number in (signal.SIGCONT, signal.SIGTERM):
+                os.kill(int(task), number)
+        job.wait(timeout=10 * SOON_S)
+    finally:
+        job.kill()
+    said = (tmp_path / "first").read_text()
+    assert "first at step 0" in said
+    again = environ | {"SLURM_RESTART_COUNT": "1"}
+    done = subprocess.run(
+        words, env=again, cwd=tmp_path, capture_output=True, text=True, timeout=10 * SOON_S, check=False
+    )
+    said += done.stdout + done.stderr
+    assert done.returncode == 0, said
+    (begins,) = {int(step) for step in re.findall(r"requeued at step (\d+)", said)}
+    assert begins > 0, said
+    assert f"ended at step, with {begins + 5} 8" in said
 
 
 MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
