@@ -330,6 +330,20 @@ def test_colours_follow_the_mode_and_the_legend_tells_them(page):
     assert len({tuple(colour) for colour, _ in seen.values()}) >= 3
 
 
+def test_colours_are_devices_where_operations_have_several_until_one_is_chosen(page):
+    shown = "[document.getElementById('colour').value, document.getElementById('legend').innerText]"
+    assert page.evaluate(shown)[0] == "type"
+    tab(page, "placed")
+    mode, legend = page.evaluate(shown)
+    assert mode == "device"
+    assert "CPU:0" in legend
+    assert "CPU:1" in legend
+    assert "colour" not in page.evaluate("location.hash")
+    page.evaluate("flowrtPage.state.change({colour: 'type'})")
+    tab(page, "partitioned")
+    assert page.evaluate(shown)[0] == "type"
+
+
 def test_the_panel_lists_the_largest_tensors_where_colours_show_memory(page):
     page.evaluate("flowrtPage.state.change({colour: 'memory'})")
     largest = page.evaluate(

@@ -7,9 +7,10 @@
 
 import { ROOT } from "./graph.js";
 
-const OP = { width: 144, height: 38 };
-const CONSTANT = { width: 104, height: 24 };
-const CLOSED = { width: 156, height: 52 };
+const OP = { width: 144, height: 38, letter: 8 };
+const CONSTANT = { width: 104, height: 24, letter: 7 };
+const CLOSED = { width: 156, height: 52, letter: 9.5 };
+const WIDEST = 230; // of a closed box: longer names are cut
 export const HEAD = 32; // pixels of an open group's title
 const PASSAGE = 9; // wide, where an edge goes by
 const GAP = { x: 18, y: 36 };
@@ -50,7 +51,14 @@ export function arrange(stage, open, withGhosts) {
   return picture;
 }
 
+/** A closed box is wider for a long name, by about as much as its letters take. */
 function closedSize(stage, item) {
+  const { width, height, letter } = look(stage, item);
+  const named = Math.ceil(stage.tree.labels[item].length * letter) + 24;
+  return { width: Math.max(width, Math.min(named, WIDEST)), height };
+}
+
+function look(stage, item) {
   if (!stage.tree.isOperation(item)) return CLOSED;
   return isConstant(stage, item) ? CONSTANT : OP;
 }

@@ -31,6 +31,13 @@ export function modesOf(graph) {
   );
 }
 
+/** The mode that is shown: the chosen one, or devices where every operation has one of several. */
+export function modeShown({ colour }, stage) {
+  if (colour !== null) return colour;
+  const devices = new Set(operationsIn(stage).map((item) => stage.device(item)));
+  return devices.size > 1 && !devices.has("") ? "device" : "type";
+}
+
 /**
  * {isAmount, classOf, parts, describe, legend}. `classOf[item]` is the class or -1; `parts(item)` of a group
  * is how many operations of each class it holds; `describe(item)` its amount as text; `legend` has rows

@@ -1,6 +1,6 @@
 // The panel next to the graph: all facts about the selected item or, without a selection, the stage.
 
-import { MODES } from "./colour.js";
+import { MODES, modeShown } from "./colour.js";
 import { breakable, byId, element, refill, replaceChildren } from "./dom.js";
 import { follow, operations, REACHES } from "./follow.js";
 import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.js";
@@ -60,7 +60,7 @@ export class Details {
   /** The operations of most time or memory, where the colours show that. */
   #largest() {
     const { stage } = this;
-    const { label, amount, format } = MODES[this.state.colour];
+    const { label, amount, format } = MODES[modeShown(this.state, stage)];
     if (!amount) return null;
     const amounts = [...operations(stage, ROOT)].map((item) => [item, amount(stage, item)]);
     const ranked = amounts.sort((a, b) => b[1] - a[1]).slice(0, LARGEST);

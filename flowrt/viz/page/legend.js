@@ -1,7 +1,7 @@
 // The legend of colours and lines. A click on a colour isolates it.
 
 import { byId, element, refill, replaceChildren } from "./dom.js";
-import { MODES, modesOf } from "./colour.js";
+import { MODES, modeShown, modesOf } from "./colour.js";
 
 export class Legend {
   constructor(graph, state) {
@@ -18,9 +18,10 @@ export class Legend {
     this.ghosts.addEventListener("change", () => state.change({ ghosts: this.ghosts.checked }));
   }
 
-  show(colours, { changes, tree }) {
+  show(colours, stage) {
     const { state } = this;
-    this.select.value = state.colour;
+    const { changes, tree } = stage;
+    this.select.value = modeShown(state, stage);
     this.ghosts.checked = state.ghosts;
     this.ghosts.closest("label").hidden = !changes.removed;
     byId("apart").hidden = !tree.kind.includes("role");

@@ -1,7 +1,7 @@
 // The page: turns the state (state.js) into the picture, and user input into state changes.
 
 import { arrange } from "./arrange.js";
-import { colouring, modesOf } from "./colour.js";
+import { colouring, modeShown } from "./colour.js";
 import { Details } from "./details.js";
 import { byId } from "./dom.js";
 import { savePng, saveSvg } from "./download.js";
@@ -47,7 +47,7 @@ class Page {
     this.state = new State({
       stage: graph.opensAt,
       selected: "",
-      colour: modesOf(graph)[0],
+      colour: null,
       reach: "near",
       output: null,
       ghosts: true,
@@ -83,7 +83,7 @@ class Page {
     byId("title").textContent = this.graph.title;
     this.#resize();
     Object.assign(this.state, readAddress(this.graph));
-    this.colours = colouring(this.state.colour, this.stage);
+    this.colours = colouring(modeShown(this.state, this.stage), this.stage);
     this.#arrange();
     this.#uncover();
     this.fit(LEGIBLE);
@@ -190,7 +190,7 @@ class Page {
 
   #react(changed) {
     if (changed.has("stage") || changed.has("colour"))
-      this.colours = colouring(this.state.colour, this.stage);
+      this.colours = colouring(modeShown(this.state, this.stage), this.stage);
     if (changed.has("stage")) this.#uncover();
     const tree = this.picture.stage.tree;
     if (["stage", "open", "ghosts"].some((name) => changed.has(name))) this.#arrange();

@@ -171,17 +171,23 @@ class Painter {
     if (!this.hasTexts) return;
     const label = stage.tree.labels[box.item];
     if (small) return this.#text(label, box, 0.5, `11.5px ${theme.font}`, theme.ink);
-    const below = this.colours.describe(box.item) || this.#type(box.item);
+    const below = this.colours.describe(box.item) || this.#type(box);
     this.#text(label, box, -7, `13px ${theme.font}`, theme.ink);
     this.#text(below, box, 8.5, `11px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
   }
 
-  #type(item) {
+  /** The operation's type and what it makes, or that alone if the name has the type, or if both have no room. */
+  #type(box) {
+    const { context, theme } = this;
+    const { item } = box;
     const { stage } = this.picture;
     const op = stage.op(item) || stage.previous?.op(item) || "";
     const shape = stage.outputs(item)[0]?.text ?? "";
     const isSaid = stage.tree.labels[item].startsWith(op);
-    return isSaid && shape ? shape : `${op}  ${shape}`;
+    if (isSaid && shape) return shape;
+    const both = `${op}  ${shape}`;
+    context.font = `11px ${theme.font}`;
+    return shape && context.measureText(both).width > room(box) ? shape : both;
   }
 
   #fill(item) {
@@ -229,7 +235,7 @@ class Painter {
     const { context } = this;
     context.font = font;
     context.fillStyle = colour;
-    const shown = fitted(context, text, box.width - 16);
+    const shown = fitted(context, text, room(box));
     context.textAlign = "center";
     context.fillText(shown, box.x + box.width / 2, box.y + box.height / 2 + dy);
     context.textAlign = "left";
@@ -322,6 +328,11 @@ class Painter {
     const bytes = tensors.reduce((sum, tensor) => sum + Math.max(0, tensor.bytes), 0);
     return `${tensors.length} tensors${bytes ? `, ${formatBytes(bytes)}` : ""}`;
   }
+}
+
+/** Pixels that a text in a closed box may take. */
+function room(box) {
+  return box.width - 16;
 }
 
 function arrow(context, curve) {

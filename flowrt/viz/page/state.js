@@ -1,7 +1,7 @@
 // The state of the page, with its listeners. Everything on the screen is derived from it.
 //
 //   stage     number of the stage           selected  id of an operation or group, or ""
-//   colour    key of MODES                  reach     key of REACHES; output: number of a tensor, or null
+//   colour    key of MODES, null: by stage  reach     key of REACHES; output: number of a tensor, or null
 //   ghosts    whether removed ones show     onlyClass class of the legend that alone has colour, or null
 //   open      for each tree the names of its open groups
 
@@ -42,7 +42,8 @@ export function readAddress(graph) {
 
 export function writeAddress(graph, state) {
   if (location.protocol === "about:") return; // a notebook's frame has no address
-  const values = { stage: graph.stages[state.stage].name, colour: state.colour };
+  const values = { stage: graph.stages[state.stage].name };
+  if (state.colour !== null) values.colour = state.colour;
   if (state.selected) Object.assign(values, { op: state.selected, reach: state.reach });
   history.replaceState(null, "", `#${new URLSearchParams(values)}`);
 }
