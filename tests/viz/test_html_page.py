@@ -142,6 +142,22 @@ def test_the_first_sight_of_every_stage_is_whole_and_has_texts(page):
         assert height * scale <= page.evaluate("flowrtPage.viewport.height")
 
 
+def test_a_picture_is_fitted_to_another_window_until_somebody_moves_it(page):
+    scale = "flowrtPage.viewport.scale"
+    page.resize(760, 400)
+    page.wait_for("flowrtPage.viewport.height < 400")
+    small = page.evaluate(scale)
+    page.resize(1440, 900)
+    page.wait_for("flowrtPage.viewport.height > 600")
+    fitted = page.evaluate(scale)
+    assert fitted == page.evaluate("flowrtPage.viewport.scaleFor(flowrtPage.picture)")
+    assert fitted > small
+    page.evaluate("flowrtPage.zoom(2)")
+    page.resize(760, 400)
+    page.wait_for("flowrtPage.viewport.height < 400")
+    assert page.evaluate(scale) == fitted * 2
+
+
 def test_a_network_in_one_scope_is_open_at_first_and_what_is_around_it_closed(browser, tmp_path):
     with tf.Graph() as graph:
         x = tf.placeholder(tf.float32, [2], name="x")

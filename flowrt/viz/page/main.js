@@ -86,7 +86,8 @@ class Page {
     this.colours = colouring(modeShown(this.state, this.stage), this.stage);
     this.#arrange();
     this.#uncover();
-    this.fit(LEGIBLE);
+    this.#fit(LEGIBLE);
+    this.isUntouched = true; // nobody has moved it: it is fitted again to another window
     if (this.selected !== null) this.#reveal(this.selected);
     new ResizeObserver(() => this.#resize()).observe(this.canvas.parentElement);
   }
@@ -163,11 +164,13 @@ class Page {
   }
 
   fit(leastScale = 0) {
-    this.#move(() =>
-      this.viewport.fitReadable(
-        { x: 0, y: 0, width: this.picture.width, height: this.picture.height },
-        leastScale,
-      ),
+    this.#move(() => this.#fit(leastScale));
+  }
+
+  #fit(leastScale) {
+    this.viewport.fitReadable(
+      { x: 0, y: 0, width: this.picture.width, height: this.picture.height },
+      leastScale,
     );
   }
 
@@ -265,6 +268,7 @@ class Page {
   }
 
   #move(change) {
+    this.isUntouched = false;
     change();
     this.redraw();
   }
@@ -298,6 +302,7 @@ class Page {
     this.viewport.resize(clientWidth, clientHeight);
     this.canvas.width = clientWidth * devicePixelRatio;
     this.canvas.height = clientHeight * devicePixelRatio;
+    if (this.isUntouched) this.#fit(LEGIBLE);
     if (this.picture) this.redraw();
   }
 
