@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.contrib import slim
-from flowrt.contrib.slim.nets import resnet_utils, resnet_v1, resnet_v2, vgg
+from flowrt.contrib.slim.nets import alexnet, inception, overfeat, resnet_utils, resnet_v1, resnet_v2, vgg
 from flowrt.errors import InvalidArgumentError
 
 
@@ -57,8 +58,40 @@ def test_features_at_a_finer_stride_are_the_same_where_both_are(module: Any) -> 
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_network_that_is_missing_names_those_there_are() -> None:
+# parameters, variables, layers and the output before the logits, as TensorFlow 1.15 builds them
+@pytest.mark.parametrize(
+    ("network", "size", "expected"),
+    [
+        (inception.inception_v1, 224, (5_599_799, 230, 18, ("Mixed_5c", [2, 7, 7, 1024]))),
+        (inception.inception_v2, 224, (10_160_511, 277, 17, ("Mixed_5a", [2, 7, 7, 1024]))),
+        (inception.inception_v3, 299, (24_344_878, 388, 22, ("PreLogits", [2, 1, 1, 2048]))),
+        (alexnet.alexnet_v2, 224, (46_235_591, 16, 11, ("alexnet_v2/fc7", [2, 1, 1, 4096]))),
+        (overfeat.overfeat, 231, (141_636_103, 16, 11, ("overfeat/pool5", [2, 6, 6, 1024]))),
+    ],
+    ids=["inception_v1", "inception_v2", "inception_v3", "alexnet_v2", "overfeat"],
+)
+def test_sizes_are_those_of_tensorflow(network: Any, size: int, expected: tuple[Any, ...]) -> None:
+    scope = getattr(sys.modules[network.__module__], f"{network.__name__}_arg_scope")
+    with slim.arg_scope(scope()):
+        net, ends = network(tf.placeholder(tf.float32, [2, size, size, 3]), 7)
+    count, variables, layers, (name, shape) = expected
+    assert net.shape.as_list() == [2, 7]
+    assert (parameters(), len(tf.global_variables()), len(ends)) == (count, variables, layers)
+    assert ends[name].shape.as_list() == shape
+    assert network.default_image_size == size
+
+
+def test_an_inception_network_ends_where_it_is_told_to_and_is_as_deep() -> None:
+    images = tf.placeholder(tf.float32, [1, 75, 75, 3])
+    net, ends = inception.inception_v3_base(images, "Mixed_5c", depth_multiplier=0.5)
+    assert net is ends["Mixed_5c"]
+    assert list(ends)[-2:] == ["Mixed_5b", "Mixed_5c"]
+    assert net.shape.as_list() == [1, 7, 7, 144]
+    names = {v.op.name for v in tf.global_variables()}
+    assert "InceptionV3/Mixed_5c/Branch_1/Conv_1_0c_5x5/weights" in names  # as in public checkpoints
     with pytest.raises(
-        AttributeError, match=r"slim\.nets\.inception: .* Instead: contrib\.slim\.nets\.resnet_v1"
+        InvalidArgumentError, match=r"final_endpoint: expected one of Conv2d_1a_3x3, .*'Mixed_9'"
     ):
-        slim.nets.inception.inception_v3  # noqa: B018
+        inception.inception_v3_base(images, "Mixed_9")
+    with pytest.raises(InvalidArgumentError, match="depth_multiplier: expected a positive number; got 0"):
+        inception.inception_v2(images, depth_multiplier=0)
