@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowrt import metrics
+from flowrt.functions.set_functions import set_difference, set_intersection, set_size, set_union
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.statistics import confusion_matrix
@@ -19,7 +20,8 @@ from flowrt.graph.typing import NumericLike
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "accuracy", "aggregate_metric_map", "aggregate_metrics", "confusion_matrix", "streaming_accuracy",
+    "accuracy", "aggregate_metric_map", "aggregate_metrics", "confusion_matrix", "set_difference",
+    "set_intersection", "set_size", "set_union", "streaming_accuracy",
     "streaming_auc", "streaming_false_negatives", "streaming_false_positives", "streaming_mean",
     "streaming_mean_absolute_error", "streaming_mean_iou", "streaming_mean_squared_error",
     "streaming_percentage_less", "streaming_precision", "streaming_recall",

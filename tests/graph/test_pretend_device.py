@@ -58,7 +58,8 @@ WAITING = """
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
     NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
     RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd
-    SegmentSum SegmentSumAt SparseCross SparseFillEmptyRows SparseReshape Unique UniqueWithCounts Where Zeta
+    SegmentSum SegmentSumAt SetSize SparseCross SparseFillEmptyRows SparseReshape SparseToSparseSetOperation
+    Unique UniqueWithCounts Where Zeta
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise

@@ -59,7 +59,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "CTCBeamSearchDecoder", "CTCGreedyDecoder", "Bitcast", "EditDistance",
         "DynamicStitch", "ListDiff", "HistogramFixedWidth", "TensorListConcatV2", "TensorListSplit",
         "TensorListScatterIntoExistingList", "SpaceToBatchND", "BatchToSpaceND", "MaxPoolWithArgmax",
-        "DenseBincount", "SparseReshape", "SparseFillEmptyRows",
+        "DenseBincount", "SparseReshape", "SparseFillEmptyRows", "SetSize", "SparseToSparseSetOperation",
     ),
     _SUMMARY: ("AudioSummaryV2",
                "ScalarSummary", "HistogramSummary", "TensorSummaryV2", "ImageSummary", "MergeSummary"),

@@ -14,6 +14,7 @@ from flowrt.graph.ops.array import (
     scatter_rows,
     segments,
     selection,
+    sets,
     slicing,
     sorting,
     sparse_rows,
