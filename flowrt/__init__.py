@@ -145,7 +145,7 @@ _LAZY_MODULES = (
     "estimator", "examples", "experimental", "feature_column",
     "flags", "gfile", "graph_util", "image", "initializers",
     "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
-    "python_io", "resource_loader", "saved_model", "signal", "sparse", "summary", "test",
+    "python_io", "resource_loader", "saved_model", "sets", "signal", "sparse", "summary", "test",
     "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {

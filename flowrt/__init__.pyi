@@ -45,6 +45,7 @@ from flowrt import random as random
 from flowrt import resource_loader as resource_loader
 from flowrt import reverse as _reverse_v2
 from flowrt import saved_model as saved_model
+from flowrt import sets as sets
 from flowrt import signal as signal
 from flowrt import sparse as sparse
 from flowrt import strings as strings

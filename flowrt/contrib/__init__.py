@@ -7,6 +7,7 @@ data                transformations of datasets
 distributions       probability distributions
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
+factorization       points put into groups
 learn               modes of models; documents as numbers
 lookup              tables
 legacy_seq2seq      sequences as lists of steps
@@ -34,6 +35,7 @@ from flowrt.contrib import (
     data,
     distribute,
     distributions,
+    factorization,
     framework,
     layers,
     learn,
@@ -54,8 +56,9 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "framework", "layers",
-    "learn", "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt", "rnn", "seq2seq",
+    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "factorization",
+    "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt",
+    "rnn", "seq2seq",
     "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
@@ -80,6 +83,12 @@ seq2seq: python -> contrib.seq2seq
 seq2seq.python: ops -> contrib.seq2seq
 seq2seq.python.ops: attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss
     -> contrib.seq2seq
+factorization: python -> contrib.factorization
+factorization.python: ops -> contrib.factorization
+factorization.python.ops: clustering_ops kmeans -> contrib.factorization
+metrics: python -> contrib.metrics
+metrics.python: ops -> contrib.metrics
+metrics.python.ops: metric_ops set_ops -> contrib.metrics
 keras: python -> keras
 keras.python: keras -> keras
 slim: python -> contrib.slim

@@ -39,14 +39,18 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     contrib.learn.Estimator contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
 its arguments are older. Instead: estimator.DNNClassifier, estimator.LinearClassifier
     contrib.learn.DNNClassifier contrib.learn.LinearClassifier
-this network is not supported. Instead: contrib.slim.nets.resnet_v1, contrib.slim.nets.vgg
-    contrib.slim.nets.alexnet contrib.slim.nets.inception contrib.slim.nets.overfeat
+there are no forests and boosted trees. Instead: scikit-learn's, or estimator.DNNClassifier
+    contrib.tensor_forest contrib.boosted_trees
+this factorization is not supported. Instead: contrib.factorization.KMeans, or estimator.Estimator
+    contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm
+    contrib.factorization.WALSMatrixFactorization contrib.factorization.WALSModel
+    contrib.factorization.KMC2_INIT
 this part of estimators is not supported. Instead: estimator.LatestExporter, a dict of FixedLenFeature
     estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
-    SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets
+    SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged
     deserialize_many_sparse serialize_many_sparse
     serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
@@ -191,6 +195,7 @@ PUBLIC_NAMESPACES = [
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
+    "contrib.factorization", "sets",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
