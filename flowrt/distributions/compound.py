@@ -105,6 +105,9 @@ class Mixture(Distribution):
         each = [part.log_prob(x) + weights[..., i] for i, part in enumerate(self._components)]
         return reduce_logsumexp(stack(each, -1), -1)
 
+    def _cdf(self, x: Any) -> Tensor:
+        return self._weighted([part.cdf(x) for part in self._components], softmax(self._cat.logits), 0)
+
     def _mean(self) -> Tensor:
         means = [part.mean() for part in self._components]
         return self._weighted(means, softmax(self._cat.logits), self._event_rank())
@@ -186,6 +189,10 @@ class MixtureSameFamily(Distribution):
         rank = self.event_shape.ndims or 0
         each = self._parts.log_prob(expand_dims(x, -1 - rank))
         return reduce_logsumexp(each + log_softmax(self._cat.logits), -1)
+
+    def _cdf(self, x: Any) -> Tensor:
+        rank = self.event_shape.ndims or 0
+        return reduce_sum(self._parts.cdf(expand_dims(x, -1 - rank)) * softmax(self._cat.logits), -1)
 
     def _mean(self) -> Tensor:
         return self._mixed(self._parts.mean(), softmax(self._cat.logits))

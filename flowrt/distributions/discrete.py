@@ -33,7 +33,7 @@ from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
 from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_v2
 from flowrt.graph.ops.elementwise.division import xlogy
 from flowrt.graph.ops.elementwise.incomplete import igammac
-from flowrt.graph.ops.elementwise.math import exp, floor, log, log1p, sigmoid
+from flowrt.graph.ops.elementwise.math import exp, expm1, floor, log, log1p, sigmoid
 from flowrt.graph.ops.elementwise.special import lgamma
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
 from flowrt.graph.ops.nn.activations import softplus
@@ -204,13 +204,18 @@ class Categorical(_Classes):
 
     def _cdf(self, k: Any) -> Tensor:
         """The probability of the classes before ``k``, as TensorFlow 1 has it."""
-        before = sequence_mask(cast(k, int32), self.event_size, self._probs.dtype)
-        return reduce_sum(self._probs * before, -1)
+        before = sequence_mask(cast(k, int32), self.event_size)
+        return reduce_sum(where_v2(before, self._probs, zeros_like(self._probs)), -1)
 
     _entropy = _entropy_of
 
     def _mode(self) -> Tensor:
         return cast(argmax(self._logits, -1), self.dtype)
+
+
+def _covariance_of_shares(shares: Tensor) -> Tensor:
+    """The covariance of one draw of a class as a vector with 1 at it, with the probabilities ``shares``."""
+    return matrix_diag(shares) - expand_dims(shares, -1) * expand_dims(shares, -2)
 
 
 def _known_class(k: Tensor, size: Tensor) -> Tensor:
@@ -250,6 +255,9 @@ class OneHotCategorical(_Classes):
 
     def _variance(self) -> Tensor:
         return self._probs * (1.0 - self._probs)
+
+    def _covariance(self) -> Tensor:
+        return _covariance_of_shares(self._probs)
 
     _entropy = _entropy_of
 
@@ -311,6 +319,9 @@ class Multinomial(_Classes):
 
     def _variance(self) -> Tensor:
         return self._mean() * (1.0 - self._probs)
+
+    def _covariance(self) -> Tensor:
+        return _covariance_of_shares(self._probs) * expand_dims(expand_dims(self._total, -1), -1)
 
 
 class DirichletMultinomial(Distribution):
@@ -383,10 +394,8 @@ class DirichletMultinomial(Distribution):
         return mean * (1.0 - mean) * expand_dims(self._total * self._spread(), -1)
 
     def _covariance(self) -> Tensor:
-        mean = self._shares.mean()
-        both = expand_dims(mean, -1) * expand_dims(mean, -2)
         scale = expand_dims(expand_dims(self._total * self._spread(), -1), -1)
-        return (matrix_diag(mean) - both) * scale
+        return _covariance_of_shares(self._shares.mean()) * scale
 
 
 class Poisson(Distribution):
@@ -483,6 +492,12 @@ class Geometric(Distribution):
 
     def _log_prob(self, counts: Any) -> Tensor:
         return xlogy(counts, 1.0 - self._probs) + log(self._probs)
+
+    def _cdf(self, counts: Any) -> Tensor:
+        """Of the whole numbers up to ``counts``."""
+        whole = where_v2(less(counts, 0), zeros_like(counts), floor(counts))
+        share = -expm1((1.0 + whole) * log1p(-self._probs))
+        return where_v2(less(counts, 0), zeros_like(share), share)
 
     def _entropy(self) -> Tensor:
         return (softplus(self._logits) - self._logits * self._probs) / self._probs

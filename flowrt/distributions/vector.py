@@ -26,7 +26,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.math import log, sqrt, square
 from flowrt.graph.ops.linalg.decompositions import cholesky, matrix_triangular_solve
 from flowrt.graph.ops.linalg.matmul import matmul
-from flowrt.graph.ops.linalg.matrix_parts import matrix_diag, matrix_diag_part
+from flowrt.graph.ops.linalg.matrix_parts import matrix_band_part, matrix_diag, matrix_diag_part
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.random.random_ops import random_normal
 from flowrt.graph.ops.text.assertions import assert_positive
@@ -173,8 +173,8 @@ class MultivariateNormalDiagWithSoftplusScale(MultivariateNormalDiag):
 
 
 class MultivariateNormalTriL(_Vector):
-    """A normal distribution with the lower triangular ``scale_tril`` ``[..., k, k]``, of which
-    ``scale_tril @ scale_tril^T`` is the covariance.
+    """A normal distribution with the lower triangle of ``scale_tril`` ``[..., k, k]``, which times its
+    transpose is the covariance; what is above the diagonal is not read.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class MultivariateNormalTriL(_Vector):
     ) -> None:
         if scale_tril is None:
             raise misuse(f"{type(self).__name__}: expected scale_tril; got None")
-        (tril,) = floats(scale_tril=scale_tril)
+        tril = matrix_band_part(floats(scale_tril=scale_tril)[0], -1, 0)
         diagonal = matrix_diag_part(tril)
         self._tril = tril
         centre = zeros_like(diagonal) if loc is None else floats(scale=tril, loc=loc)[1]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.dtypes import float32, int32, int64
+from flowrt.dtypes import int32, int64
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat
@@ -40,8 +40,8 @@ __all__ = [
     "uniform_candidate_sampler",
 ]  # fmt: skip
 
-ACCIDENT = -1e30
-"""Added to the logit of a sampled class that is a true one: its exponential is 0 in float32."""
+ACCIDENT = float(np.finfo(np.float32).min)
+"""Added to the logit of a sampled class that is a true one: its exponential is 0."""
 
 
 class Sample(NamedTuple):
@@ -96,7 +96,7 @@ def uniform_candidate_sampler(
 
 def _logits_and_labels(
     weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int,
-    sampled_values: Any, remove_accidental_hits: bool, seed: int | None,
+    sampled_values: Any, remove_accidental_hits: bool, partition_strategy: str, seed: int | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Corrected logits ``[batch, num_true + num_sampled]``, the true classes first, and their labels."""
     labels = reshape(cast(convert_to_tensor(labels), int64), [-1, num_true])
@@ -111,14 +111,18 @@ def _logits_and_labels(
     )
     sampled, true_counts, sampled_counts = drawn
     flat = reshape(labels, [-1])
-    true_rows = reshape(embedding_lookup(weights, flat), [-1, num_true, inputs.shape.as_list()[1]])
+
+    def rows(table: Any, classes: Tensor) -> Tensor:
+        return embedding_lookup(table, classes, partition_strategy)
+
+    true_rows = reshape(rows(weights, flat), [-1, num_true, inputs.shape.as_list()[1]])
     true_logits = reduce_sum(true_rows * reshape(inputs, [-1, 1, inputs.shape.as_list()[1]]), 2)
-    true_logits += reshape(embedding_lookup(biases, flat), [-1, num_true]) - log(true_counts)
-    sampled_logits = matmul(inputs, embedding_lookup(weights, sampled), transpose_b=True)
-    sampled_logits += embedding_lookup(biases, sampled) - log(sampled_counts)
+    true_logits += reshape(rows(biases, flat), [-1, num_true]) - log(true_counts)
+    sampled_logits = matmul(inputs, rows(weights, sampled), transpose_b=True)
+    sampled_logits += rows(biases, sampled) - log(sampled_counts)
     if remove_accidental_hits:
         hits = reduce_any(equal(reshape(labels, [-1, num_true, 1]), reshape(sampled, [1, 1, -1])), 1)
-        sampled_logits += cast(hits, float32) * ACCIDENT
+        sampled_logits += cast(hits, inputs.dtype) * ACCIDENT
     truths = ones_like(true_logits) / num_true
     return concat([true_logits, sampled_logits], 1), concat([truths, zeros_like(sampled_logits)], 1)
 
@@ -133,12 +137,15 @@ def nce_loss(
 
     ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``,
     ``inputs`` ``[batch, dim]``; ``sampled_values`` is the result of a sampler, by default
-    `log_uniform_candidate_sampler`. Raises `InvalidArgumentError` for invalid ``inputs``.
+    `log_uniform_candidate_sampler`. Where ``weights`` and ``biases`` are lists, classes are shared out among
+    their tables as `flowrt.nn.embedding_lookup` says for ``partition_strategy``.
+
+    Raises `InvalidArgumentError` for invalid ``inputs``.
     """
     with get_default_graph().name_scope(name):
         logits, targets = _logits_and_labels(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
-            remove_accidental_hits, None,
+            remove_accidental_hits, partition_strategy, None,
         )  # fmt: skip
         return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), 1)
 
@@ -156,7 +163,7 @@ def sampled_softmax_loss(
     with get_default_graph().name_scope(name):
         logits, targets = _logits_and_labels(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
-            remove_accidental_hits, seed,
+            remove_accidental_hits, partition_strategy, seed,
         )  # fmt: skip
         return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=logits)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import runpy
 import sys
 
 import numpy as np
-import tensorflow.compat.v1 as tf
+import tensorflow
+from running import results_of  # this script's folder is the first on the path
 
-tf.disable_v2_behavior()
+tf = tensorflow if tensorflow.__version__.startswith("1.") else tensorflow.compat.v1
+if tf is not tensorflow:
+    tf.disable_v2_behavior()
 program, path = sys.argv[1:]
-results = runpy.run_path(program)["results"](tf)
-arrays = {name: np.asarray(value) for name, value in results.items()}
+arrays = {name: np.asarray(value) for name, value in results_of(program, tf).items()}
 np.savez(path, **{name: a.astype("S") if a.dtype == object else a for name, a in arrays.items()})

@@ -1,0 +1,96 @@
+"""Products, decompositions and solutions of matrices."""
+
+import numpy as np
+
+
+def from_eigenvalues(tf, values, vectors):
+    return tf.matmul(vectors * values[:, None], vectors, adjoint_b=True)
+
+
+def from_singular_values(tf, values, left, right):
+    return tf.matmul(left * values[:, None], right, adjoint_b=True)
+
+
+def calls(tf):
+    rng = np.random.default_rng(13)
+    a, b = rng.normal(size=(2, 2, 3, 3))
+    tall = rng.normal(size=(2, 4, 3))
+    definite = a @ np.swapaxes(a, 1, 2) + np.eye(3)
+    lower = np.tril(a) + 2 * np.eye(3)
+    complex_ = a + 1j * b
+    hermitian = complex_ @ np.conj(np.swapaxes(complex_, 1, 2)) + np.eye(3)
+    right = rng.normal(size=(2, 3, 2))
+    row = rng.normal(size=3)
+    products = {
+        f"matmul_{key}{i}": (lambda t, u, f=flag: tf.matmul(t, u, **f), first, second)
+        for key, first, second in (("real", a, b), ("complex", complex_, complex_[::-1].copy()))
+        for i, flag in enumerate(
+            (
+                {},
+                {"transpose_a": True},
+                {"transpose_b": True},
+                {"adjoint_a": True},
+                {"adjoint_b": True},
+                {"transpose_a": True, "transpose_b": True},
+            )
+        )
+    }
+    norms = {
+        f"norm_{order}_{'flat' if axis is None else axis}": (
+            lambda t, o=order, n=axis: tf.norm(t, o, n, keepdims=o == 1),
+            a,
+        )
+        for order in ("euclidean", 1, 2, 3.5, np.inf)
+        for axis in (None, 1, (1, 2))
+        if not (order in (2, 3.5) and axis == (1, 2))
+    }
+    return {
+        **products,
+        **norms,
+        "matmul_broadcast": (tf.matmul, tall[:, None], a),
+        "matmul_int": (tf.matmul, np.int32(a * 5), np.int32(b * 5)),
+        "matvec": (tf.linalg.matvec, tall, right[..., 0]),
+        "matvec_transposed": (lambda t, u: tf.linalg.matvec(t, u, transpose_a=True), a, right[..., 0]),
+        "adjoint": (tf.linalg.adjoint, complex_),
+        "transpose": (lambda t: tf.linalg.transpose(t, conjugate=True), complex_),
+        "cholesky": (tf.cholesky, definite),
+        "cholesky_complex_value": (tf.cholesky, hermitian),
+        "cholesky_solve": (tf.cholesky_solve, lower, right),
+        "cross": (tf.cross, a, b),
+        "determinant": (tf.matrix_determinant, a),
+        "inverse": (tf.matrix_inverse, a),
+        "inverse_adjoint": (lambda t: tf.matrix_inverse(t, adjoint=True), complex_),
+        "solve": (tf.matrix_solve, a, right),
+        "solve_adjoint": (lambda t, u: tf.matrix_solve(t, u, adjoint=True), a, right),
+        "triangular": (tf.matrix_triangular_solve, lower, right),
+        "triangular_upper": (
+            lambda t, u: tf.matrix_triangular_solve(t, u, lower=False, adjoint=True),
+            np.swapaxes(lower, 1, 2).copy(),
+            right,
+        ),
+        "logdet": (tf.linalg.logdet, definite),
+        "slogdet": (tf.linalg.slogdet, a),
+        "eigh_values": (tf.self_adjoint_eigvals, definite),
+        "eigh": (lambda t: tf.self_adjoint_eig(t)[0], definite),
+        "eigh_product": (lambda t: from_eigenvalues(tf, *tf.self_adjoint_eig(t)), definite),
+        "svd_values": (lambda t: tf.svd(t, compute_uv=False), tall),
+        "svd_product": (lambda t: from_singular_values(tf, *tf.svd(t)), a),
+        "svd_sizes_value": (lambda t: [tf.shape(p) for p in tf.svd(t, full_matrices=True)], tall),
+        "qr_product": (lambda t: (tf.matmul(*tf.qr(t)), tf.abs(tf.qr(t)[1])), tall),
+        "qr_full_value": (lambda t: [tf.abs(p[..., :3, :3]) for p in tf.qr(t, full_matrices=True)], tall),
+        "tensordot": (lambda t, u: tf.tensordot(t, u, [[1], [2]]), a, b),
+        "tensordot_number": (lambda t, u: tf.tensordot(t, u, 1), tall, a[0]),
+        "trace": (tf.trace, tall),
+        "einsum": (lambda t, u: tf.einsum("bij,bjk->bik", t, u), tall, a),
+        "einsum_sum": (lambda t, u: tf.einsum("bij,kl->kb", t, u), tall, a[0]),
+        "einsum_trace": (lambda t: tf.einsum("bii->bi", t), a),
+        "einsum_dots": (lambda t, u: tf.einsum("...ij,jk->...ik", t, u), tall, a[0]),
+        "einsum_implicit": (lambda t, u: tf.einsum("ij,jk", t, u), a[0], b[0]),
+        "diag": (lambda t: (tf.linalg.diag(t), tf.linalg.tensor_diag(t)), row),
+        "diag_part": (lambda t: (tf.linalg.diag_part(t), tf.linalg.tensor_diag_part(t[0])), a),
+        "set_diag": (tf.linalg.set_diag, a, right[..., 0]),
+        "band_part": (lambda t: tf.linalg.band_part(t, 0, -1), tall),
+        "eye": (lambda t: tf.linalg.eye(2, dtype=tf.float64) * t, row[0]),
+        "l2_normalize": (lambda t: tf.linalg.l2_normalize(t, -1), a),
+        "global_norm": (lambda t, u: tf.linalg.global_norm([t, u]), a, b),
+    }
