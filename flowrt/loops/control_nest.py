@@ -26,10 +26,10 @@ from flowrt.loops.loop_program import LoopProgram
 POSITION, LEFT = 0, 1
 """Words of a nest's table: where it has paused, 0 if it has not; the number of iterations left."""
 
-TOP, END, STATUS, VALUE, LENGTH, REST = range(6)
-"""Words of a stack's table: the address after the last row; the end of the memory; the status, which is set
-by a push without room and by a take without a row; the addresses of the value, of the number of rows, and of
-a number that must be 0 for a take.
+TOP, END, STATUS, VALUE = range(4)
+"""Words of a stack's table: the address after the last row; for a push the end of the memory, for a take its
+beginning; the status, which is set by a push without room and by a take without a row; the address of the
+value.
 """
 
 MATRIX, INDEX, ROW, ROWS, REFUSED, NUMBER, FLAGS = range(7)
@@ -81,7 +81,7 @@ class Push(NamedTuple):
 
 
 class Take(NamedTuple):
-    """The reverse of a `Push`. If there is no row, or not yet, the nest pauses before it."""
+    """The reverse of a `Push`. If there is no row, the nest pauses before it."""
 
     word: int
     nbytes: int

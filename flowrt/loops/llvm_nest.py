@@ -19,11 +19,9 @@ from flowrt.loops.control_nest import (
     FLAGS,
     INDEX,
     LEFT,
-    LENGTH,
     MATRIX,
     NUMBER,
     REFUSED,
-    REST,
     ROW,
     ROWS,
     STATUS,
@@ -219,14 +217,8 @@ class _Printer(Writer):
         self._say(f"br label %{attempt}")
         self._label(attempt)
         table, is_push = self._word("ptr", step.word), isinstance(step, Push)
-        top, length = self._word("ptr", TOP, table), self._word("ptr", LENGTH, table)
-        count = self._let(f"load i64, ptr {length}")
-        if is_push:
-            may = self._let(f"icmp ult ptr {top}, {self._word('ptr', END, table)}")
-        else:
-            rest = self._let(f"load i64, ptr {self._word('ptr', REST, table)}")
-            is_over, is_any = self._let(f"icmp eq i64 {rest}, 0"), self._let(f"icmp sgt i64 {count}, 0")
-            may = self._let(f"and i1 {is_over}, {is_any}")
+        top, end = self._word("ptr", TOP, table), self._word("ptr", END, table)
+        may = self._let(f"icmp {'ult' if is_push else 'ugt'} ptr {top}, {end}")
         self._branch(may, copy, refuse)
         self._label(refuse)
         self._say(f"store i64 1, ptr {self._place(STATUS, table)}")
@@ -236,7 +228,6 @@ class _Printer(Writer):
         moved = self._let(f"getelementptr i8, ptr {top}, i64 {sign * step.nbytes}")
         self._copy(*((top, value) if is_push else (value, moved)), step.nbytes)
         self._say(f"store ptr {moved}, ptr {self._place(TOP, table)}")
-        self._say(f"store i64 {self._let(f'add i64 {count}, {sign}')}, ptr {length}")
 
     def _access(self, step: ReadRow | WriteRow) -> None:
         found, write, refuse, note, done = self._labels("found", "write", "refuse", "note", "done")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.executor.bind import bind_control
 from flowrt.executor.lists import compiled_body, list_rows
 from flowrt.executor.lists.list_rows import FIRST_ROWS
 from flowrt.graph.ops.lists import stacked_lists
@@ -47,7 +46,7 @@ def loops_of(session):
 def both(monkeypatch, build, feeds):
     """As machine code, and by calls of its loops."""
     whole = run(build, feeds)
-    monkeypatch.setattr(bind_control, "may_be_compiled", lambda *_: False)
+    monkeypatch.setattr(compiled_body, "_may_be_step", lambda *_: False)
     return whole, run(build, feeds, is_whole=False)
 
 

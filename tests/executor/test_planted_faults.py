@@ -389,7 +389,7 @@ def missing_wait(patch: Patch) -> None:
 def uncopied_row(patch: Patch) -> None:
     """A row is taken from memory to which its value was not copied."""
 
-    def in_memory(self: Any, builder: Any, tensors: Any, ref: Ref) -> Any:
+    def in_memory(self: Any, node: Any, builder: Any, tensors: Any, ref: Ref) -> Any:
         spec = tensors.subgraph.spec(ref)
         return tensors[ref].value if spec.shape == () else np.zeros(spec.shape, spec.dtype.np)
 

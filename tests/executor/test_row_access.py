@@ -12,8 +12,6 @@ from flowrt.loops.control_nest import END, TOP, Push, Take
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
-ZERO = np.zeros((), np.int64)
-
 
 def run(access):
     function, arguments = access.bound()
@@ -27,43 +25,25 @@ def refuse():
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 @pytest.mark.parametrize("dtype", ["bool", "float32", "int64"])
 def test_last_in_first_out(shape, dtype):
-    source, target, length = np.zeros(shape, dtype), np.zeros(shape, dtype), np.array(0)
+    source, target = np.zeros(shape, dtype), np.zeros(shape, dtype)
     rows = np.zeros((5, *shape), dtype)
     grown = []
 
     def grow():
-        grown.append(int(length))
+        grown.append(rows.shape)
         words[[TOP, END]] = rows.ctypes.data, rows.ctypes.data + rows.nbytes
 
-    pushing = stack_access(Push(0, source.nbytes), source, length, ZERO, grow)
-    taking = stack_access(Take(0, target.nbytes), target, length, ZERO, refuse)
+    pushing = stack_access(Push(0, source.nbytes), source, grow)
+    taking = stack_access(Take(0, target.nbytes), target, refuse)
     words, push, take = pushing.table.words, run(pushing), run(taking)
     for i in range(5):
         source[...] = i % 2 if dtype == "bool" else i
         push()
-    assert (length, grown) == (5, [0])
-    taking.table.words[TOP] = words[TOP]
+    assert len(grown) == 1
+    taking.table.words[[TOP, END]] = words[TOP], rows.ctypes.data
     for i in reversed(range(5)):
         take()
         np.testing.assert_array_equal(target, rows[i])
-    assert length == 0
     with pytest.raises(InvalidArgumentError):
         take()
-    assert (length, taking.table.words[TOP]) == (0, rows.ctypes.data)
-
-
-def test_a_take_waits_for_the_end_of_the_list_taken_before():
-    rows, length, target = np.array([7, 8]), np.array(2), np.array(0)
-
-    def skip():
-        skipped.append(int(target))
-        target[...] = 0
-
-    skipped = []
-    access = stack_access(Take(0, 8), target, length, target, skip)
-    access.table.words[TOP] = rows.ctypes.data + rows.nbytes
-    take = run(access)
-    take()
-    assert (target, skipped) == (8, [])
-    take()
-    assert (target, skipped, length) == (7, [8], 0)
+    assert taking.table.words[TOP] == rows.ctypes.data

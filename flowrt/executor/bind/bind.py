@@ -15,7 +15,7 @@ cost nothing at run time; host arguments (axes, shapes) are read now if they are
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -36,7 +36,7 @@ from flowrt.executor.bind.capture import is_fixed
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import BufferAssignment, Storage, assign_buffers
 from flowrt.executor.ends.feeds import Feed
-from flowrt.executor.lists.open_lists import ListBinder
+from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.lower.part_class import are_of_class
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
@@ -117,8 +117,6 @@ class Outer(NamedTuple):
     """Nesting depth of the function."""
     frame: Frame | None
     """The innermost loop."""
-    lists: Mapping[str, ListBinder]
-    """Open lists by the name of the operation that changes them."""
     in_nest: bool = False
     """Whether the function may become machine code."""
 
@@ -146,10 +144,10 @@ class Binder:
         self._device, self._resource, self._ends = device, resource, ends
         self._put = device.put if device.is_asynchronous else None
         if outer is None:
-            outer = Outer(BoundTensors(device, places, self._subgraph), 0, None, {})
+            outer = Outer(BoundTensors(device, places, self._subgraph), 0, None)
             if awaits_loops:  # on a thread beside the steps: 20 ms for 50 MiB, which cost a step up to 40
                 outer.tensors.touch()
-        self.tensors, self._depth, self._frame, self._lists, self._in_nest = outer
+        self.tensors, self._depth, self._frame, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
         self._plain_kernels = (
@@ -241,14 +239,19 @@ class Binder:
         """Bind ``node``, which is ``planned`` in the class's first part: tensors have its names."""
         if node.op.effect is Effect.NESTED:
             self._bind_functions(node, planned)
-        elif node.name in self._lists:
-            self._lists[node.name].bind(self._builder, self.tensors)
+        elif node.op.lists is not None and (opened := self._open_list(node)) is not None:
+            opened.bind(node, self._builder, self.tensors)
         elif node.op.name == "_Recv":
             self._bind_receive(node, planned)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_action(node, planned)
         if self.tensors.large_registers:
             self._free_registers(node, planned, position)
+
+    def _open_list(self, node: Node) -> OpenList | None:
+        """The list that ``node`` changes or reads, if a loop has opened it."""
+        value = self.tensors[node.inputs[0]].value if node.inputs else None
+        return value if isinstance(value, OpenList) else None
 
     def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:
         """A value that is known now; a variable without a value is checked when it is read."""
@@ -343,13 +346,12 @@ class Binder:
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
         frame: Frame | None,
-        lists: Mapping[str, ListBinder],
         in_nest: bool,
     ) -> BoundFunction:
         """One function of ``planned``, for ``arguments`` that are there when it runs."""
         partition = Partition.of(self._device, function, self._has_loops)
         tensors = self.tensors.of_function(planned, function, arguments, outputs)
-        outer = Outer(tensors, self._depth + 1, frame, lists, in_nest)
+        outer = Outer(tensors, self._depth + 1, frame, in_nest)
         binder = Binder(partition, self._resource, self._ends, outer)
         builder = binder.bind_function()
         self._builder.lines += builder.lines

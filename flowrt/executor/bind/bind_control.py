@@ -18,7 +18,7 @@ compiled on their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -31,15 +31,12 @@ from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.compiled_body import (
     compile_branches,
     compile_loop,
-    list_of_lists,
+    loop_may_be_compiled,
     may_be_compiled,
-    row_list,
+    open_list,
 )
-from flowrt.executor.lists.indexed_rows import indexed_lists
-from flowrt.executor.lists.list_rows import ZERO, PushedRows, StackedRows
-from flowrt.executor.lists.nested_lists import nested_lists
-from flowrt.executor.lists.nested_rows import NoElements, TakenLists, is_inner_list
-from flowrt.executor.lists.open_lists import ListBinder, OpenListBinder, open_lists
+from flowrt.executor.lists.loop_lists import loop_lists
+from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
@@ -69,27 +66,10 @@ class BoundFunction(NamedTuple):
     are_borrowed: Sequence[bool]
 
 
-Bind = Callable[
-    [Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder], bool], BoundFunction
-]
-"""Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open; whether
-it may become machine code.
+Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, bool], BoundFunction]
+"""Binds a function for given arguments and its owner's outputs, in a frame; whether it may become machine
+code.
 """
-
-
-class _Lists(NamedTuple):
-    """The lists of a loop, by the operations in its body that change them: those that are opened before the
-    loop and closed after it; the rows of those that are elements of other lists, by their registers; and the
-    empty lists as which such lists begin.
-    """
-
-    opened: Mapping[str, OpenListBinder]
-    inner: Mapping[int, tuple[str, StackedRows]]
-    empty: Mapping[str, NoElements]
-
-    @property
-    def binders(self) -> dict[str, ListBinder]:
-        return {**self.opened, **dict(self.inner.values()), **self.empty}
 
 
 @final
@@ -126,10 +106,10 @@ class ControlBinder:
 
     def _bind_branches(self) -> BoundControl:
         functions = owned_subgraphs(self._node.attrs)
-        may_be = self._compiles and all(may_be_compiled(function, {}) for function in functions)
+        may_be = self._compiles and all(map(may_be_compiled, functions))
         blocks, layers = [], []
         for bind in self._functions:
-            function = bind(self._arguments, self._outputs, self._frame, {}, may_be)
+            function = bind(self._arguments, self._outputs, self._frame, may_be)
             layers.append(function.layer)
             self._mover.move(function.builder, function.results, self._outputs, function.are_borrowed)
             function.builder.cut(None, 0)
@@ -146,41 +126,61 @@ class ControlBinder:
         return BoundControl(branches, layers)
 
     def _bind_loop(self) -> BoundControl:
-        node, outputs, mover = self._node, self._outputs, self._mover
+        node, mover, count = self._node, self._mover, len(self._outputs)
         body: Subgraph = node.attrs["body"]
-        invariant = self._arguments[len(outputs) :]
-        pairs = list(zip(self._arguments, outputs, strict=False))
-        begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
-        borrowed = [self._tensors.is_borrowed(ref) for ref in self._planned.inputs[1 : 1 + len(pairs)]]
-        moved = [(*pair, b) for pair, b in zip(pairs, borrowed, strict=True) if pair[1].slot not in begun]
-        mover.move(self._builder, [i for i, _, _ in moved], [o for _, o, _ in moved], [b for *_, b in moved])
-        rows = self._rows(begun) if self._compiles else None
-        specs = [body.nodes[name].outputs[0] for name in body.feeds[len(outputs) :]]
-        relocated = ([], []) if rows is None else (invariant, specs)
+        self._pass_open_lists()
+        borrowed = [self._tensors.is_borrowed(ref) for ref in self._planned.inputs[1 : 1 + count]]
+        mover.move(self._builder, self._arguments[:count], self._outputs, borrowed)
+        may_be = self._compiles and loop_may_be_compiled(node)
+        opened = self._opened()
+        inside = [
+            operand if (one := opened.get(k)) is None else Operand(one, None, operand.text)
+            for k, operand in enumerate([*self._outputs, *self._arguments[count:]])
+        ]
+        specs = [body.nodes[name].outputs[0] for name in body.feeds[count:]]
+        relocated = (inside[count:], specs) if may_be else ([], [])
         relocation = Relocation(mover.registers, *relocated)
-        lists = self._open_lists() if rows is None else rows
         frame = Frame(self._frame, site_of(node))
-        arguments = [*outputs, *(relocation.operands or invariant)]
-        function = self._functions[0](arguments, outputs, frame, lists.binders, rows is not None)
-        loop = self._loop(function, frame)
-        if rows is not None:
+        variables = inside[:count]
+        arguments = [*variables, *(relocation.operands or inside[count:])]
+        function = self._functions[0](arguments, variables, frame, may_be)
+        loop = self._loop(function, frame, variables)
+        if may_be:
             loop.compile = partial(self._compile, loop, relocation)
             if not self._in_nest:
                 loop.compile()
-        for opened in lists.opened.values():
-            self._builder.emit_call(node, opened.open, mover.registers)
+        for one in opened.values():
+            self._builder.emit_call(node, one.open, mover.registers)
         if relocation:
             self._builder.emit(node, relocation)
-        self._place_inner(lists.inner)
         self._builder.cut(None, 0, loop)
-        for opened in lists.opened.values():
-            self._builder.emit_call(node, opened.close, mover.registers)
+        for one in opened.values():
+            self._builder.emit_call(node, one.close, mover.registers)
         return BoundControl(loop, [function.layer])
 
-    def _loop(self, function: BoundFunction, frame: Frame) -> Loop:
-        """The loop, with its variables moved at the end of its body."""
+    def _pass_open_lists(self) -> None:
+        """Have variables that are lists which an outer loop has opened be these lists."""
+        for k, argument in enumerate(self._arguments[: len(self._outputs)]):
+            if isinstance(argument.value, OpenList):
+                self._outputs[k] = argument
+                self._tensors.place(self._planned, k, argument)
+
+    def _opened(self) -> dict[int, OpenList]:
+        """The lists that are open while the loop runs, but not before it, by their position."""
+        places = [*self._outputs, *self._arguments[len(self._outputs) :]]
+        opened: dict[int, OpenList] = {}
+        for k, found in loop_lists(self._node).items():
+            slot = places[k].slot
+            if slot is not None:
+                one = open_list(found, slot, self._mover.device, self._compiles)
+                if one is not None:
+                    opened[k] = one
+        return opened
+
+    def _loop(self, function: BoundFunction, frame: Frame, variables: Sequence[Operand]) -> Loop:
+        """The loop, with its ``variables`` moved at the end of its body."""
         builder, mover, pred, (again, *results) = function.builder, self._mover, self._first, function.results
-        mover.move(builder, results, self._outputs, function.are_borrowed[1:])
+        mover.move(builder, results, variables, function.are_borrowed[1:])
         cost = max(builder.total_cost, 1.0)
         builder.cut(None, 0)
         segments = tuple(builder.segments)
@@ -199,46 +199,6 @@ class ControlBinder:
             _compile_loops(loop.body)
         else:
             relocation.link(table)
-
-    # --- lists
-
-    def _open_lists(self) -> _Lists:
-        """The lists that are Python lists meanwhile."""
-        slots = {k: o.slot for k, o in enumerate(self._outputs) if o.slot is not None}
-        computes = self._mover.device.executor.computes
-        return _Lists(open_lists(self._node, slots) if computes else {}, {}, {})
-
-    def _rows(self, begun: Mapping[int, NoElements | TakenLists]) -> _Lists | None:
-        """The lists that are rows, of a loop that may become machine code; None if it may not. ``begun``:
-        initial values of lists that are elements of others, by their registers.
-        """
-        node, device, count = self._node, self._mover.device, len(self._outputs)
-        operands = [*self._outputs, *self._arguments[count:]]
-        slots = {k: o.slot for k, o in enumerate(operands) if o.slot is not None}
-        variables = {k: slot for k, slot in slots.items() if k < count}
-        lists = {**open_lists(node, variables), **indexed_lists(node, slots)}
-        nested = nested_lists(node, variables)
-        if not may_be_compiled(node.attrs["body"], lists, nested):
-            return None
-        rows = {name: row_list(opened, device) for name, opened in lists.items()}
-        rows.update({name: list_of_lists(opened, device) for name, opened in nested.changed.items()})
-        inner: dict[int, tuple[str, StackedRows]] = {}
-        for name, one in list(rows.items()):
-            if isinstance(one, StackedRows) and one.slot in begun:
-                begun[one.slot].hand_to(one)
-                inner[one.slot] = name, one
-                del rows[name]
-        return _Lists(rows, inner, {name: NoElements(source) for name, source in nested.empty.items()})
-
-    def _place_inner(self, inner: Mapping[int, tuple[str, StackedRows]]) -> None:
-        """Bind lists that are elements of other lists to their rows, and clear those that begin empty."""
-        for k, output in enumerate(self._outputs):
-            if output.slot is None or output.slot not in inner:
-                continue
-            _, rows = inner[output.slot]
-            self._tensors.place(self._planned, k, Operand(rows, None, output.text))
-            if isinstance(rows, PushedRows):
-                self._builder.emit(self._node, Move(rows.length, ZERO))
 
 
 def _compile_loops(block: Sequence[Segment]) -> None:

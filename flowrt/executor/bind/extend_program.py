@@ -269,7 +269,7 @@ def _bind_layer(
     places = assign_buffers(inner, one_stream(inner), bound.resource, bound.device, enclosing)
     tensors = bound.layers[0].tensors.of_addition(places, arguments)
     partition = Partition.of(bound.device, places, has_loops=False)
-    binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None, {}))
+    binder = Binder(partition, bound.resource, bound.ends, Outer(tensors, 0, None))
     builder = binder.bind_function()
     builder.cut(None, 0)
     return binder.layer._replace(parameters=parameters), builder.segments, builder.lines

@@ -8,10 +8,11 @@ its function. Otherwise they are called from Python.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, final
 
+from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.device.llvm.call_sequence import CALL_NS, Array, MachineCall, Table
 from flowrt.device.llvm.host_jit import CompiledLoop
@@ -23,10 +24,9 @@ from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.scalar_code import ScalarCode, scalar_copy
 from flowrt.executor.kernels.small_calls import may_be_small
 from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, WrittenRows
-from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
-from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
-from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
-from flowrt.executor.lists.open_lists import OpenList
+from flowrt.executor.lists.list_rows import PushedRows, RowList, TakenRows
+from flowrt.executor.lists.loop_lists import LoopList, loop_lists
+from flowrt.executor.lists.open_lists import OpenList, PythonList
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Branches, Control, Loop
 from flowrt.executor.program.instruction import Action, Call, Checked, Instruction, Move
@@ -68,34 +68,38 @@ INSTRUCTION_NS = 1.0
 # --- before binding
 
 
-def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList], nested: NestedLists = NO_LISTS) -> bool:
-    """Whether a loop's body may be compiled entirely, judged before binding. Its open ``lists`` are keyed by
-    the operations that change them; lists of lists are ``nested``.
-    """
-    known = [lists, nested.changed, nested.empty]
-    are_calls = all(any(node.name in n for n in known) or _may_be_call(body, node, nested) for node in body)
-    return are_calls and all(_has_rows(body, opened) for opened in lists.values())
+def loop_may_be_compiled(loop: Node) -> bool:
+    """Whether the body of ``loop`` may be compiled entirely, judged before binding."""
+    body: Subgraph = loop.attrs["body"]
+    lists = loop_lists(loop)
+    return may_be_compiled(body, {body.feeds[k] for k, one in lists.items() if _has_rows(one)})
 
 
-def _may_be_call(body: Subgraph, node: Node, nested: NestedLists) -> bool:
+def may_be_compiled(function: Subgraph, rows: Collection[str] = ()) -> bool:
+    """The same for a function; its parameters ``rows`` are lists that are rows."""
+    return all(_may_be_step(function, node, rows) for node in function)
+
+
+def _may_be_step(function: Subgraph, node: Node, rows: Collection[str]) -> bool:
     if "group" in node.attrs:
         return True
-    if node.name in nested.inner:
-        return may_be_compiled(node.attrs["body"], *nested.inner[node.name])
+    if node.op.lists is not None:
+        return bool(node.inputs) and node.inputs[0][0] in rows
+    if node.op.name == "_Loop":
+        lists = [ref for ref in node.inputs if function.spec(ref).dtype is dtypes.variant]
+        return loop_may_be_compiled(node) and all(name in rows for name, _ in lists)
     if node.op.effect is Effect.NESTED:
-        return all(may_be_compiled(function, {}) for function in owned_subgraphs(node.attrs))
-    return node.op.name in ("_Feed", "Const") or node.op.alias or may_be_small(body, node)
+        return all(may_be_compiled(inner) for inner in owned_subgraphs(node.attrs))
+    return node.op.name in ("_Feed", "Const") or node.op.alias or may_be_small(function, node)
 
 
-def _has_rows(body: Subgraph, opened: OpenList) -> bool:
+def _has_rows(found: LoopList) -> bool:
     """Whether the elements are of a shape that is known, small, and can be copied by loops."""
-    node, lists = opened.node, opened.node.op.lists
-    assert lists is not None
-    spec = body.spec(lists.element_of(node))
+    spec = found.element
     return is_static(spec.shape) and spec.dtype.name in DTYPES and 0 < nbytes_of(spec) <= MAX_ROW_BYTES
 
 
-_ROWS: Mapping[ListUse, Callable[[OpenList, Device], RowList]] = {
+_ROWS: Mapping[ListUse, Callable[[int, Device], RowList]] = {
     ListUse.PUSHED: PushedRows,
     ListUse.POPPED: TakenRows,
     ListUse.READ: ReadRows,
@@ -105,16 +109,14 @@ _ROWS: Mapping[ListUse, Callable[[OpenList, Device], RowList]] = {
 """Row binder by the operation's use of the list."""
 
 
-def row_list(opened: OpenList, device: Device) -> RowList:
-    """The list, to be bound as ``opened`` would be."""
-    lists = opened.node.op.lists
-    assert lists is not None
-    return _ROWS[lists.use](opened, device)
-
-
-def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
-    """The same for a list of lists."""
-    return (PushedLists if opened.is_pushed else TakenLists)(opened, device)
+def open_list(found: LoopList, slot: int, device: Device, compiles: bool) -> OpenList | None:
+    """The list in register ``slot`` as it is while the loop runs: as rows if the loop that uses it may become
+    machine code, which ``compiles`` allows, as a Python list at its end, or as it is.
+    """
+    if compiles and _has_rows(found) and loop_may_be_compiled(found.loop):
+        return _ROWS[found.use](slot, device)
+    is_stack = found.use is ListUse.PUSHED or (found.use is ListUse.POPPED and is_static(found.element.shape))
+    return PythonList(slot, device) if is_stack and device.executor.computes else None
 
 
 # --- what is left to Python

@@ -42,9 +42,7 @@ def _run(access: RowAccess, table: Table, made: list[Callable[..., Any]]) -> Non
         made[0](table, 0, 1)
 
 
-def stack_access(
-    step: Push | Take, value: Array, length: Array, rest: Array, settle: Callable[[], None]
-) -> RowAccess:
-    """Access the end of a list of ``length`` rows. The caller sets the memory of the rows in the table."""
-    table = Table.of([0, 0, 0, value, length, rest], NS_PER_ROW + NS_PER_BYTE * value.nbytes)
+def stack_access(step: Push | Take, value: Array, settle: Callable[[], None]) -> RowAccess:
+    """Access the end of a list. The caller sets the memory of the rows in the table."""
+    table = Table.of([0, 0, 0, value], NS_PER_ROW + NS_PER_BYTE * value.nbytes)
     return RowAccess(step, table, value, table.words[STATUS : STATUS + 1], settle)

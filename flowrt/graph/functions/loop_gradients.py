@@ -5,6 +5,10 @@ that the gradient reads: the body pushes them onto a list, an extra loop variabl
 pops them. The forward loop also counts its iterations. An invariant's gradient is summed over the iterations;
 slices of one are collected in lists and concatenated after the loop.
 
+In a nest of loops an inner loop continues its lists from one outer iteration to the next, so they are not
+lists of lists: its gradient's loop pops as many values as it has pushed, the last first, which leaves the
+values of the outer iterations before.
+
 The tangents of a While are extra variables of the same loop.
 """
 
@@ -53,9 +57,14 @@ _ON_STACK: dict[str, Any] = {STACK: True}
 _COUNTER = "_counter"
 """Private attr of a loop with an iteration counter: the index of the counter variable."""
 
+_STACKS = "_stacks"
+"""Private attr of a loop with lists of saved values: the indices of these variables."""
+
 
 class _Stack(NamedTuple):
-    """A list that the body pushes onto: its outer initial value, its parameter, the list after the push."""
+    """A list that the body pushes onto, or a loop in it: its outer initial value, its parameter, the list
+    after the pushes.
+    """
 
     initial: Tensor
     parameter: Tensor
@@ -75,10 +84,10 @@ def _beside(loop: Operation) -> Iterator[None]:
 
 
 class _Popped(NamedTuple):
-    """A list in the gradient's loop: its parameter, and the list after the pop."""
+    """A list in the gradient's loop: its parameter, and the list after the pop; None if a loop pops."""
 
     parameter: Tensor
-    rest: Tensor
+    rest: Tensor | None
 
 
 @final
@@ -119,7 +128,7 @@ class _Loop:
         with graph:
             gradients = [self._carried(parameters[k], shares) for k in active]
             results = [subtract(count, 1), *gradients, *[r for s in sums for r in s.results]]
-        results += [popped.rest for popped in self._popped.values()]
+        results += [_rest_of(parameter) if r is None else r for parameter, r in self._popped.values()]
         trips, lists = self._extend()
         initial = [trips, *[self._seed(k) for k in active], *[i for s in sums for i in s.initial], *lists]
         parameters_of_all = [count, *seeds, *[p for s in sums for p in s.parameters]]
@@ -163,12 +172,11 @@ class _Loop:
     # --- what the forward loop keeps
 
     def _known_stacks(self) -> dict[Tensor, int]:
-        """The lists that the body pushes onto for earlier gradients."""
+        """The lists of values of the body that earlier gradients read."""
         found: dict[Tensor, int] = {}
-        for i, result in enumerate(self._results):
-            op = result.op
-            if STACK in op.node.attrs and self._position.get(op.inputs[0]) == i:
-                found[op.inputs[1]] = i
+        for i in self._op.node.attrs.get(_STACKS, ()):
+            result = self._results[i]
+            found[result if _is_stack(result) else result.op.inputs[1]] = i
         return found
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -180,6 +188,9 @@ class _Loop:
             self._new_stacks[tensor] = self._new_stack(tensor)
         graph = self._graph
         parameter = graph.parameter(TensorSpec(dtypes.variant, tensor.spec.shape), "kept")
+        if self._is_continued(tensor):
+            self._popped[tensor] = _Popped(parameter, None)
+            return parameter
         with graph, graph.control_dependencies(None):
             rest, value = tensor_list_pop_back(
                 parameter,
@@ -191,17 +202,31 @@ class _Loop:
         return value
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
+        forward, dtype = self._forward, tensor.dtype
+        is_continued = _is_stack(tensor) and not _has_readers(tensor)
+        if is_continued:
+            dtype = tensor.op.inputs[tensor.index].op.get_attr("element_dtype")
         with _beside(self._op):
             initial = empty_tensor_list(
-                format_element_shape(tensor.spec.shape), -1, element_dtype=tensor.dtype, name="stack"
+                format_element_shape(tensor.spec.shape), -1, element_dtype=dtype, name="stack"
             )
-        forward = self._forward
         parameter = forward.parameter(initial.spec, "stack")
+        if is_continued:
+            inputs = list(tensor.op.node.inputs)
+            inputs[tensor.index] = parameter.ref
+            tensor.op.mutate(inputs=tuple(inputs))
+            return _Stack(initial, parameter, tensor)
         with forward, forward.control_dependencies(None):
             pushed = tensor_list_push_back(
                 parameter, tensor, element_dtype=tensor.dtype, **_ON_STACK, **self._swapping
             )
         return _Stack(initial, parameter, pushed)
+
+    def _is_continued(self, tensor: Tensor) -> bool:
+        """Whether ``tensor``, which is kept, is a list that an inner loop continues."""
+        new = self._new_stacks.get(tensor)
+        kept = self._results[self._stacks[tensor]] if new is None else new.pushed
+        return kept is tensor
 
     def _recomputed(self, tensor: Tensor) -> Tensor | None:
         """``tensor`` recomputed in the gradient's loop, if it is loop-invariant."""
@@ -246,16 +271,17 @@ class _Loop:
         counter = op.node.attrs.get(_COUNTER)
         inputs = [stack.initial for stack in new]
         added = [stack.pushed for stack in new]
-        attrs: dict[str, Any] = {}
+        first = len(op.inputs)
+        attrs: dict[str, Any] = {_STACKS: (*op.node.attrs.get(_STACKS, ()), *range(first, first + len(new)))}
         parameters = [*self._parameters, *[stack.parameter for stack in new]]
         if counter is None:
-            attrs[_COUNTER] = counter = len(op.inputs) + len(new)
+            attrs[_COUNTER] = counter = first + len(new)
             with _beside(op):
                 inputs.append(constant_tensor(np.zeros((), np.int32), "count"))
             parameters.append(forward.parameter(TensorSpec(dtypes.int32, ()), "count"))
             with forward, forward.control_dependencies(None):
                 added.append(add_v2(parameters[-1], 1))
-        positions = self._stacks | {t: len(op.inputs) + i for i, t in enumerate(self._new_stacks)}
+        positions = self._stacks | {t: first + i for i, t in enumerate(self._new_stacks)}
         if inputs:
             forward.parameters = parameters
             _extend_loop(op, forward, inputs, [*self._results, *added], attrs)
@@ -294,6 +320,24 @@ class _Loop:
             **self._swapping,
         )
         return list(outputs)
+
+
+def _is_stack(tensor: Tensor) -> bool:
+    """Whether it is a list of values that a loop has saved."""
+    return tensor.op.type == "While" and tensor.index in tensor.op.node.attrs.get(_STACKS, ())
+
+
+def _has_readers(tensor: Tensor) -> bool:
+    """Whether an operation of the tensor's graph reads it."""
+    return any(tensor.ref in op.node.inputs for op in tensor.graph.get_operations())
+
+
+def _rest_of(parameter: Tensor) -> Tensor:
+    """The list that a loop leaves, which pops from ``parameter``."""
+    for op in parameter.graph.get_operations():
+        if parameter.ref in op.node.inputs:
+            return op.outputs[op.node.inputs.index(parameter.ref)]
+    return parameter
 
 
 class _Sum:

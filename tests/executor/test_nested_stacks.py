@@ -1,4 +1,4 @@
-"""Lists of lists in nests that are machine code: the gradients of nests, and lists that a script made."""
+"""Values that nests of loops save for their gradients, and lists of lists that a script made."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.bind import bind_control
-from flowrt.executor.lists import list_rows, nested_lists
+from flowrt.executor.lists import compiled_body, list_rows
 from flowrt.executor.lists.list_rows import FIRST_ROWS
-from flowrt.executor.lists.nested_rows import FlatLists
 from flowrt.graph.ops.lists import stacked_lists
 from flowrt.graph.ops.lists import tensor_lists as lists
-from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from tests.executor.random_nests import RandomNest
 from tests.executor.test_nests import assert_same, controls_in, counted, pausing_after, run
 
@@ -29,6 +27,16 @@ def are_whole(segments):
     return [list(controls_in(s.control.body)) == [] for s in segments if s.control is not None]
 
 
+def compiling_inner_loops_only(patch):
+    """Loops with loops in them are no machine code."""
+
+    def may_be(loop, judged=compiled_body.loop_may_be_compiled):
+        return judged(loop) and all(node.op.name != "_Loop" for node in loop.attrs["body"])
+
+    for module in (compiled_body, bind_control):
+        patch.setattr(module, "loop_may_be_compiled", may_be)
+
+
 def check(build, rtol=1e-12):
     """The gradient is the same, bit for bit, by calls of the inner loops from Python, and wherever machine
     code pauses or has to make room; and about what the operations' kernels give.
@@ -37,7 +45,7 @@ def check(build, rtol=1e-12):
     assert are_whole(segments)
     assert all(are_whole(segments))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bind_control, "nested_lists", lambda *_: nested_lists.NO_LISTS)
+        compiling_inner_loops_only(patch)
         by_calls, segments = run(build)
         assert not all(are_whole(segments))
         assert_same(found, by_calls)
@@ -187,8 +195,68 @@ def test_second_derivatives():
         (first,) = tf.gradients(last, x)
         return [first, tf.gradients(first, x)[0]], {x: [0.3, 0.5, 0.7]}
 
-    for one, other in zip(run(build)[0], run(build, "off")[0], strict=True):
+    found, segments = run(build)
+    assert all(are_whole(segments))
+    for one, other in zip(found, run(build, "off")[0], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_two_gradients_read_the_same_values():
+    """The second one finds the lists of the first."""
+
+    def build():
+        x = tf.placeholder(tf.float64, [3])
+        inner = lambda j, a: [tf.sin(a) * x]  # noqa: E731
+        (last,) = counted(4, lambda i, a: counted(i, inner, a + 0.1 * x), start(x))
+        one, count = tf.gradients(last, x)[0], len(last.op.outputs)
+        other = tf.gradients(3.0 * last, x)[0]
+        assert len(last.op.outputs) == count
+        return [3.0 * one, other], {x: [0.3, 0.5, 0.7]}
+
+    (one, other), segments = run(build)
+    assert all(are_whole(segments))
+    np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def test_a_gradient_in_the_body_takes_its_own_values_only():
+    """The gradient of steps along a gradient: each inner loop has a list of its own, which is kept."""
+
+    def build():
+        x = tf.placeholder(tf.float64, [3])
+
+        def step(i, a):
+            (b,) = counted(3, lambda j, b: [tf.sin(b) * x], a)
+            return [a - 0.1 * tf.gradients(b, a)[0] + 0.2 * b]
+
+        (last,) = counted(4, step, start(x))
+        return [last, tf.gradients(last, x)[0]], {x: feed}
+
+    feed, tiny = np.array([0.3, 0.5, 0.8]), 1e-6
+    (_, found), _ = run(build)
+    feed = feed + tiny
+    (above, _), _ = run(build)
+    feed = feed - 2 * tiny
+    (below, _), _ = run(build)
+    np.testing.assert_allclose(found, (above - below) / (2 * tiny), rtol=1e-7)
+
+
+def operations_of(loop):
+    """The types of the operations in the body of ``loop``, and in those of loops in it."""
+    for node in loop.node.attrs["body"] if isinstance(loop, tf.Operation) else loop.attrs["body"]:
+        yield node
+        if node.op.name == "While":
+            yield from operations_of(node)
+
+
+def test_values_of_inner_loops_are_no_lists_of_lists():
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float64, [3])
+        inner = lambda j, a: counted(j, lambda k, a: [tf.sin(a) * x], a)  # noqa: E731
+        (last,) = counted(5, lambda i, a: counted(i, inner, a + 0.1), start(x))
+        tf.gradients(last, x)
+        stacked = [n for n in operations_of(last.op) if n.op.name == "TensorListPushBack"]
+        assert stacked
+        assert all(node.attrs["element_dtype"] is not tf.variant for node in stacked)
 
 
 @settings(max_examples=settings.default.max_examples // 12)
@@ -197,7 +265,7 @@ def test_gradients_of_random_nests(seed, has_branches):
     nest = RandomNest(seed, has_branches)
     found, _ = run(nest.build_gradient)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bind_control, "nested_lists", lambda *_: nested_lists.NO_LISTS)
+        compiling_inner_loops_only(patch)
         assert_same(run(nest.build_gradient)[0], found)
     with pytest.MonkeyPatch.context() as patch:
         pausing_after(patch, 1)
@@ -293,9 +361,7 @@ def test_elements_that_nobody_takes(value, limits):
             fetches.append(stacked_lists.tensor_list_stack(last, [2], element_dtype=tf.float64))
         return fetches, {}
 
-    found, segments = run(build)
-    assert all(are_whole(segments))
-    assert_same(found, run(build, "off")[0])
+    assert_same(run(build)[0], run(build, "off")[0])
 
 
 @pytest.mark.parametrize("limits", [(5, 0), (2, 4), (3, 1)])
@@ -346,26 +412,4 @@ def test_what_is_pushed_is_there_behind_the_nest(before, rounds):
             fetches.append(stacked_lists.tensor_list_stack(one, [2], element_dtype=tf.float64))
         return fetches, {}
 
-    found, segments = run(build)
-    assert all(are_whole(segments))
-    assert_same(found, run(build, "off")[0])
-
-
-# --- flat lists
-
-
-def test_flat_lists_are_lists():
-    rows, spec = np.arange(12.0).reshape(6, 2), ListSpec(tf.float64, (2,))
-    flat = FlatLists(spec, rows, np.array([2, 0, 3, 1]))
-    deep = FlatLists(ListSpec(tf.variant, (2,)), flat, np.array([1, 3]))
-    assert (flat.shape, deep.shape) == ((4, 2), (2, 2))
-    assert [one.length for one in flat] == [2, 0, 3, 1]
-    np.testing.assert_array_equal(flat[2, ...].rows, rows[2:5])
-    np.testing.assert_array_equal(flat[:3][2, ...].rows, rows[2:5])
-    np.testing.assert_array_equal(deep[1, ...].get(1).rows, rows[2:5])
-    whole = TensorList.of_rows(ListSpec(tf.variant, (2,)), flat)
-    shorter, last = whole.pop()
-    np.testing.assert_array_equal(last.rows, rows[5:])
-    assert [one.length for one in shorter.elements()] == [2, 0, 3]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
-        TensorList.of_rows(ListSpec(tf.variant, (3,)), flat)
+    assert_same(run(build)[0], run(build, "off")[0])
