@@ -16,6 +16,7 @@ The way of a model:
     ops              the handlers, by kind of operation
     training         initializers as variables
     exporter         the other way: `export`, from the operations that outputs need to a ModelProto
+    external_data    weights in a file beside the model
     writer           the nodes of an ONNX graph while they are made, with dtypes
     emit             the functions that write flowrt's operations as ONNX's, by kind
     surface          flowrt's public names, as scripts have them

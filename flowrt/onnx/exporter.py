@@ -24,6 +24,7 @@ from flowrt.graph.passes.prepare.prune import extract
 from flowrt.onnx import emit  # noqa: F401 (registers the emitters)
 from flowrt.onnx.emit.absent import why_absent
 from flowrt.onnx.emit.call import EMITTERS, Call
+from flowrt.onnx.external_data import SUFFIX, Piece, move_out, without_outside, write_pieces
 from flowrt.onnx.proto import onnx
 from flowrt.onnx.writer import (
     CannotExportError,
@@ -34,11 +35,11 @@ from flowrt.onnx.writer import (
     tensor_proto,
     value_info,
 )
-from flowrt.storage.durable_files import replace_file, typed_os_errors
+from flowrt.storage.durable_files import path_string, replace_file, typed_os_errors
 
 OPSET = 20
-MAX_BYTES = (1 << 31) - 1
-"""The limit of a protobuf message."""
+MAX_BYTES = 2_000_000_000
+"""Bytes of weights in the model: a protobuf message has less than 2 GiB, and the graph has to fit as well."""
 
 Named = Sequence[Any] | Mapping[str, Any]
 
@@ -48,13 +49,14 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
 
     ``source`` is a session (the values of its variables become initializers) or a graph without variables.
     ``inputs`` and ``outputs`` are tensors (or their names), which keep their operations' names, or a dict of
-    them by the names that the model shall have. An unknown size of an input is a dimension with a name.
+    them by the names that the model shall have. An unknown size of an input is a dimension with a name. Of
+    2 GiB of weights and more the large ones are in a file beside the model, ``path`` with ".data" behind it.
 
     >>> flowrt.onnx.export(session, [images], {"scores": logits}, "classifier.onnx")
 
     Raises `UnimplementedError` that names all operations that ONNX cannot say, with their lines and what to
     do; `InvalidArgumentError` for an output that needs another input, or variables without a session;
-    `ResourceExhaustedError` for 2 GiB of weights and more.
+    `ResourceExhaustedError` for 2 GiB of weights without a path.
     """
     if opset < OPSET:
         raise InvalidArgumentError(f"opset: expected {OPSET} or later; got {opset}")
@@ -65,11 +67,14 @@ def export(source: Any, inputs: Named, outputs: Named, path: Any = None, *, opse
     step = step.mapped(_with_default)
     step = infer_shapes(optimise(infer_shapes(lower(step)), OPTIMISATIONS))
     step = optimise(step.mapped(partial(_decided, step)), OPTIMISATIONS)
-    exporter = Exporter(_values_of(source, graph, step), opset)
-    model = exporter.model(step, list(fed), list(wanted))
-    if path is not None:
-        with typed_os_errors(path):
-            replace_file(os.fspath(path), model.SerializeToString())
+    where = None if path is None else path_string(path, "export")
+    exporter = Exporter(_values_of(source, graph, step), opset, where and os.path.basename(where) + SUFFIX)
+    model, outside = exporter.model(step, list(fed), list(wanted))
+    if where is not None:
+        with typed_os_errors(where):
+            if outside:
+                write_pieces(where + SUFFIX, outside)
+            replace_file(where, model.SerializeToString())
     return model
 
 
@@ -127,14 +132,17 @@ def _values_of(source: Any, graph: Graph, step: Subgraph) -> Mapping[str, Any]:
 
 @final
 class Exporter:
-    """The export of one step. ``variables`` are values by the names of handles."""
+    """The export of one step. ``variables`` are values by the names of handles; ``beside`` is the name of the
+    file for weights that the model has no room for, if there may be one.
+    """
 
-    def __init__(self, variables: Mapping[str, Any], opset: int) -> None:
-        self._variables, self._opset = variables, opset
+    def __init__(self, variables: Mapping[str, Any], opset: int, beside: str | None) -> None:
+        self._variables, self._opset, self._beside = variables, opset, beside
         self._refused: list[str] = []
         self._root = Writer(opset)
 
-    def model(self, step: Subgraph, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    def model(self, step: Subgraph, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[Any, list[Piece]]:
+        """The ModelProto, and the weights that are not in it."""
         helper = onnx().helper
         root = self._root
         names: dict[Ref, str] = {}
@@ -158,18 +166,26 @@ class Exporter:
                 root.nodes.append(helper.make_node("Identity", [names[ref]], [name], name=f"{name}/output"))
                 results.append(value_info(name, spec.dtype.np, spec.shape))
         self._check_refused()
-        if sum(value.nbytes for value in root.initializers.values() if value.dtype.kind != "O") > MAX_BYTES:
-            raise ResourceExhaustedError(
-                "the model: expected less than 2 GiB of weights, which is what an ONNX file may have"
-            )
-        initializers = [tensor_proto(value, name) for name, value in root.initializers.items()]
-        graph = helper.make_graph(needed_nodes(root.nodes, outputs), "flowrt", infos, results, initializers)
-        _drop_unread(graph)
+        nodes = needed_nodes(root.nodes, outputs)
+        read = set().union(*map(names_in, nodes))
+        tensors = [tensor_proto(value, name) for name, value in root.initializers.items() if name in read]
+        outside = self._outside(tensors)
+        graph = helper.make_graph(nodes, "flowrt", infos, results, tensors)
         opsets = [helper.make_opsetid("", self._opset)]
         version = min(helper.find_min_ir_version_for(opsets), 10)
         model = helper.make_model(graph, opset_imports=opsets, producer_name="flowrt", ir_version=version)
-        _check(model)
-        return model
+        _check(without_outside(model) if outside else model)
+        return model, outside
+
+    def _outside(self, tensors: Sequence[Any]) -> list[Piece]:
+        """What does not fit into the model, taken from the ``tensors``."""
+        if sum(len(tensor.raw_data) for tensor in tensors) <= MAX_BYTES:
+            return []
+        if self._beside is None:
+            raise ResourceExhaustedError(
+                "the model: expected less than 2 GiB of weights, or a path, for a file of weights beside it"
+            )
+        return move_out(tensors, self._beside)
 
     def _check_refused(self) -> None:
         if self._refused:
@@ -244,14 +260,6 @@ def _read_nodes(step: Subgraph) -> set[str]:
 
 def _constant_of(node: Node) -> Any:
     return node.attrs["value"] if node.op.name == "Const" else None
-
-
-def _drop_unread(graph: Any) -> None:
-    """Remove the initializers that nothing reads."""
-    read = set().union(*map(names_in, graph.node))
-    kept = [each for each in graph.initializer if each.name in read]
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
 
 
 def _check(model: Any) -> None:

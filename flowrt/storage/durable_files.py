@@ -99,14 +99,23 @@ def sync_directory(path: str) -> None:
 
 
 def replace_file(path: str, data: bytes) -> None:
-    """Atomically replace the file at ``path``: a reader sees the old content or ``data``.
+    """Atomically replace the file at ``path``: `replacing` it by ``data``."""
+    with replacing(path) as file:
+        file.write(data)
 
-    Raises `OSError`; the old file then remains, and the temporary one is removed.
+
+@contextmanager
+def replacing(path: str) -> Iterator[IO[bytes]]:
+    """A new file that is at ``path`` when the body ends: a reader sees the old content or all of the new.
+
+    Raises `OSError`; the old file then remains, as after an error of the body, and the temporary one is
+    removed.
     """
     temporary = f"{path}.{secrets.token_hex(8)}.tmp"
     try:
         with open(temporary, "xb") as file:
-            write_synced(file, data)
+            yield file
+            sync_file(file)
         os.replace(temporary, path)
     except BaseException as error:
         with suppress(OSError):

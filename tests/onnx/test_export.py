@@ -13,9 +13,9 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.selftest.ops import build_call
-from flowrt.errors import InvalidArgumentError, OpError, UnimplementedError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnimplementedError
 from flowrt.graph.op_def import Effect, Sample, registered_ops
-from flowrt.onnx import export, load
+from flowrt.onnx import export, exporter, load
 from flowrt.onnx.emit.absent import ABSENT
 from flowrt.onnx.emit.call import EMITTERS
 from flowrt.onnx.writer import CannotExportError
@@ -155,6 +155,35 @@ def test_all_that_onnx_cannot_say_is_named_with_its_line() -> None:
     assert [any(f"{op} '" in row and f"{Path(__file__).name}:" in row for row in rows) for op in
             ("RandomStandardNormal", "MatrixInverse", "PyFunc")] == [True] * 3  # fmt: skip
     assert any("feed the numbers as an input" in row for row in rows)
+
+
+def test_weights_that_do_not_fit_are_beside_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporter, "MAX_BYTES", 1 << 12)
+    path = tmp_path / "model.onnx"
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [None, 24], name="x")
+        h = tf.nn.relu(tf.layers.dense(x, 40))
+        y = tf.reshape(tf.layers.dense(h, 30), [-1, 5, 6], name="y")
+        session.run(tf.global_variables_initializer())
+        with pytest.raises(ResourceExhaustedError, match="or a path, for a file of weights beside it"):
+            export(session, [x], [y])
+        export(session, [x], [y], path)
+        value = RNG.random((3, 24), np.float32)
+        expected = session.run(y, {x: value})
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    outside = [
+        each for each in onnx.load(path, load_external_data=False).graph.initializer if each.external_data
+    ]
+    assert [(list(each.dims), each.external_data[1].value) for each in outside] == [
+        ([24, 40], "0"),
+        ([40, 30], "4096"),
+    ]
+    onnx.checker.check_model(path, full_check=True)
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"x": value})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(load(path).run([value])["y"], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_wrong_calls() -> None:
