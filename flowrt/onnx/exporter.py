@@ -178,7 +178,7 @@ class Exporter:
         return model, outside
 
     def _outside(self, tensors: Sequence[Any]) -> list[Piece]:
-        """What does not fit into the model, taken from the ``tensors``."""
+        """The bytes that do not fit into the model, taken from the ``tensors``."""
         if sum(len(tensor.raw_data) for tensor in tensors) <= MAX_BYTES:
             return []
         if self._beside is None:
