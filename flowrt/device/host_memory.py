@@ -10,7 +10,9 @@ Rules of this file:
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import sys
 import threading
 from bisect import bisect_right
 from typing import Any, TypeAlias, final
@@ -25,6 +27,9 @@ Array: TypeAlias = np.ndarray[Any, Any]
 FOR_ALL_USE = mmap.PROT_READ | mmap.PROT_WRITE
 ONLY_ZEROS = mmap.PROT_READ
 """Pages that are never written are all the kernel's one page of zeros: any number of them costs nothing."""
+
+MADV_POPULATE_WRITE = 23
+"""Linux's constant, which `mmap` has not, since 5.14."""
 
 
 @final
@@ -112,6 +117,18 @@ def memory_of(executor: StreamExecutor, array: Any) -> DeviceMemory:
             f"shape {array.shape}. np.ascontiguousarray makes a contiguous copy"
         )
     return DeviceMemory(executor, address_of(array), array.nbytes, keep=array)
+
+
+def populate(address: int, nbytes: int) -> None:
+    """Have the kernel populate the pages of ``nbytes`` bytes at ``address``, without the GIL. What is stored
+    there stays, so others may write there meanwhile, or unmap it. Where the kernel cannot, nothing happens:
+    pages are populated when they are written.
+    """
+    if sys.platform == "linux":
+        first = address & -mmap.PAGESIZE
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(first), ctypes.c_size_t(address + nbytes - first), MADV_POPULATE_WRITE
+        )
 
 
 def address_of(array: Array) -> int:

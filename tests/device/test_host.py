@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
+import platform
+import resource
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +18,7 @@ import pytest
 
 from flowrt.device.host import host
 from flowrt.device.host.host import HostExecutor, HostStream, InlineStream
+from flowrt.device.host_memory import populate
 from flowrt.device.stream_executor import DeviceMemory, EventStatus
 from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, ResourceExhaustedError
 from tests.contracts.check_stream_executor import QueuedStreamsContract, StreamExecutorContract
@@ -80,6 +85,22 @@ def test_a_region_is_unmapped_when_its_last_array_dies(executor: HostExecutor) -
 def _mapped_bytes() -> int:
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[0])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or tuple(map(int, platform.release().split(".")[:2])) < (5, 14),
+    reason="the kernel populates no pages on request",
+)
+def test_pages_that_are_populated_keep_what_is_stored(executor: HostExecutor) -> None:
+    pages = 64
+    memory = executor.allocate(pages * mmap.PAGESIZE)
+    array = executor.array(memory, (pages, mmap.PAGESIZE), np.uint8)
+    array[3, 0] = 5
+    populate(memory.address + 1, memory.nbytes - 1)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    array[:, 1] = 4
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < pages // 2
+    assert array[3, 0] == 5
 
 
 def test_memory_of_a_numpy_array_is_used_as_it_is(executor: HostExecutor) -> None:

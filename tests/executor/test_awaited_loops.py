@@ -11,7 +11,6 @@ import pytest
 import flowrt as tf
 from flowrt.executor.bind import awaited_loops
 from flowrt.executor.bind.awaited_loops import AwaitedLoops, Awaiting
-from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
 from flowrt.executor.verify.verify_program import checking
 from flowrt.graph.node import TensorSpec
@@ -92,15 +91,6 @@ def test_a_step_computes_the_same_however_many_of_its_loops_are_there(monkeypatc
     assert exchanges == sorted(exchanges, reverse=True)
     assert exchanges[-1] == 0
     np.testing.assert_allclose(found, losses_of("off", 14, monkeypatch), rtol=1e-5)
-
-
-def test_memory_is_touched_beside_the_steps_that_will_use_it(monkeypatch):
-    touched, touch = [], BoundTensors.touch
-    monkeypatch.setattr(
-        BoundTensors, "touch", lambda self: (touched.append(threading.current_thread().name), touch(self))
-    )
-    losses_of("background", RUNS_BEFORE_COMPILING, monkeypatch, lambda session, step: wait_for_loops())
-    assert touched == ["flowrt compiler"]
 
 
 def test_loops_that_save_most_per_second_of_compiling_come_first(monkeypatch):

@@ -4,13 +4,18 @@ caller's.
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+
 import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.executor.buffers import bound_tensors
+from flowrt.executor.buffers.bound_tensors import POPULATED_FROM
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.op_def import Rule, Ufunc, registered_ops
 from tests.each import nightly
+from tests.executor.fused_sessions import WAIT_S
 from tests.executor.random_programs import RandomProgram, assert_same
 
 UNOPTIMISED = tf.ConfigProto(
@@ -35,6 +40,17 @@ def test_a_feed_is_not_overwritten_by_what_runs_before_its_reader():
     with tf.Session() as session:
         found = session.run(second + total, {first: np.ones(4), second: np.arange(4)})
     np.testing.assert_array_equal(found, np.arange(4) - 8)
+
+
+def test_the_pages_of_a_large_arena_are_populated_beside_binding(monkeypatch):
+    populated = SimpleQueue()
+    monkeypatch.setattr(bound_tensors, "populate", lambda address, nbytes: populated.put(nbytes))
+    for elements in (16, POPULATED_FROM // 4):
+        x = tf.placeholder(tf.float32, [elements])
+        with tf.Session() as session:
+            session.run(tf.reduce_sum(tf.cumsum(x) * 2), {x: np.ones(elements)})
+    assert populated.get(timeout=WAIT_S) >= POPULATED_FROM
+    assert populated.empty()
 
 
 def test_host_arguments_that_are_computed_are_read_in_every_step():

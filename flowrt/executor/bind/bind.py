@@ -145,8 +145,6 @@ class Binder:
         self._put = device.put if device.is_asynchronous else None
         if outer is None:
             outer = Outer(BoundTensors(device, places, self._subgraph), 0, None)
-            if awaits_loops:  # on a thread beside the steps: 20 ms for 50 MiB, which cost a step up to 40
-                outer.tensors.touch()
         self.tensors, self._depth, self._frame, self._in_nest = outer
         registers = self.tensors.registers
         self._kernels = KernelBinder(device, self._subgraph, registers, resource, self._has_loops)
