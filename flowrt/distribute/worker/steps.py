@@ -121,8 +121,14 @@ class Steps:
         return control
 
     def finish(self, start: StartStep, values: Sequence[Any]) -> None:
-        """Report that the step's programs have succeeded; it ends when its sends are complete."""
-        start.rendezvous.end(functools.partial(self._end, StepEnded(start.step, values, None)))
+        """Report that the step's programs have succeeded; it ends when its sends are complete, or with the
+        error that makes them vain.
+        """
+        start.rendezvous.end(functools.partial(self._drained, start.step, values))
+
+    def _drained(self, step: int, values: Sequence[Any]) -> None:
+        error = self._controls[step].cancelled
+        self._end(StepEnded(step, values if error is None else (), error))
 
     def fail(self, start: StartStep, control: StepControl, failure: BaseException) -> None:
         """Report that the step's programs have ended with ``failure``, or with an external error."""
