@@ -19,7 +19,7 @@ import pytest
 from flowrt.distribute.launch.local_cluster import ReservedPorts
 from tests.soak import faults
 from tests.soak.__main__ import differences, soak
-from tests.soak.faults import FAULTS, Missed, draw, still_stopped
+from tests.soak.faults import FAULTS, Missed, SoakError, draw, still_stopped
 from tests.soak.network import Network
 
 SIZE = 10_000
@@ -73,6 +73,30 @@ def test_a_process_that_does_not_drain_is_no_result(tasks: Any) -> None:
     """It does not handle SIGTERM."""
     with pytest.raises(Missed, match="task 1 was not up yet"):
         faults.drain(tasks, NO_NETWORK, Random(1))
+
+
+STUBBORN = "while True: time.sleep(0.01)"
+BUSY = "while not told: time.sleep(0.01)\nwhile time.process_time() < 1.0: pass"
+
+
+@pytest.mark.parametrize("program", [STUBBORN, BUSY], ids=["stubborn", "busy"])
+def test_a_process_that_is_told_to_end_hangs_if_it_does_nothing(
+    program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it takes to get the processor time for its end."""
+    monkeypatch.setattr(faults, "IDLE_S", 0.3)
+    head = "import signal, time\ntold = []\nsignal.signal(signal.SIGTERM, lambda *_: told.append(1))\n"
+    command = [sys.executable, "-c", f"{head}print(flush=True)\n{program}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        tasks: Any = SimpleNamespace(processes=[None, process], lock=threading.Lock(), name=str)
+        if program == BUSY:
+            assert faults.drain(tasks, NO_NETWORK, Random(1)) == "1"
+        else:
+            with pytest.raises(SoakError, match="1 was told to end and did nothing for"):
+                faults.drain(tasks, NO_NETWORK, Random(1))
+            assert process.poll() == -signal.SIGABRT
 
 
 @pytest.fixture

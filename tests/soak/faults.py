@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,7 +17,9 @@ from tests.soak.tasks import Tasks
 
 SHORT_S, LONG_S = (1.0, 4.0), (13.0, 16.0)
 """For how long a process is stopped: others believe that it lives, or that it is lost."""
-END_S = 30.0
+IDLE_S = 60.0
+"""Time in which a process that was told to end asks for no processor, and stays: it hangs."""
+POLL_S = 0.02
 FLIP_S = 5.0
 
 
@@ -48,10 +51,36 @@ def kill(tasks: Tasks, network: Network, random: Random) -> str:
         number = _victim(tasks, random)
         process = tasks.processes[number]
         process.send_signal(signal.SIGKILL)
-        status = process.wait(END_S)
+        status = _end_of(process, tasks.name(number))
     if status != -signal.SIGKILL:
         raise Missed(f"{tasks.name(number)} had just ended, with {status}")
     return tasks.name(number)
+
+
+def _end_of(process: subprocess.Popen[bytes], name: str) -> int:
+    """The status with which it ends. One that hangs is aborted, which writes the stacks of its threads to its
+    log. On a busy machine a process may wait for the processor for minutes: that is no hang.
+    """
+    idle_s = 0.0
+    while (status := process.poll()) is None:
+        time.sleep(POLL_S)
+        idle_s += 0.0 if _wants_processor(process.pid) else POLL_S  # not more, if this one had to wait itself
+        if idle_s > IDLE_S:
+            process.send_signal(signal.SIGABRT)
+            process.wait()
+            raise SoakError(
+                f"{name} was told to end and did nothing for {IDLE_S:g} s; its log has its stacks"
+            )
+    return status
+
+
+def _wants_processor(pid: int) -> bool:
+    """Whether one of its threads runs, could run, or is in a call of the kernel that ends by itself."""
+    states = []
+    for thread in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # it has ended
+            states.append(thread.read_text().rpartition(") ")[2][0])
+    return any(state in "RD" for state in states)
 
 
 def _state(pid: int) -> str:
@@ -97,7 +126,7 @@ def drain(tasks: Tasks, network: Network, random: Random) -> str:
         if not _serves(process.pid):
             raise Missed(f"{tasks.name(number)} was not up yet")
         process.send_signal(signal.SIGTERM)
-        status = process.wait(END_S + 30.0)
+        status = _end_of(process, tasks.name(number))
     if status != 0:
         raise Missed(f"{tasks.name(number)} ended with {status}: for another reason, or before it was up")
     return tasks.name(number)
