@@ -3,7 +3,7 @@ import of flowrt, which takes 0.3 s of processor time.
 """
 
 import sys
-from importlib import import_module, metadata
+from importlib import import_module
 
 
 def flowrt() -> int:
@@ -29,6 +29,8 @@ def flowrt_tf1() -> int:
 def _run(command: str, module: str) -> int:
     """Run ``command``, whose parser is in ``module`` of `flowrt.cli`; returns the exit status."""
     if sys.argv[1:] == ["--version"]:
+        from importlib import metadata  # 40 ms that the commands need not wait for
+
         print(f"{command} {metadata.version('flowrt')}")
         return 0
     return int(import_module(f"flowrt.cli.{module}").main())
