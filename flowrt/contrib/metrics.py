@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowrt import metrics
-from flowrt.functions.set_functions import set_difference, set_intersection, set_size, set_union
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
 from flowrt.graph.ops.array.statistics import confusion_matrix
@@ -17,6 +16,7 @@ from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.comparison import equal
 from flowrt.graph.ops.elementwise.division import divide
 from flowrt.graph.typing import NumericLike
+from flowrt.sets import set_difference, set_intersection, set_size, set_union
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [

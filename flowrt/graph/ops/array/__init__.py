@@ -14,5 +14,6 @@ gather_scatter               gather, scatter
 selection                    boolean_mask, dynamic_partition, embedding_lookup
 bitcast                      bytes as another dtype
 sparse_rows                  sparse tensors as three
+sets                         sets in the rows of sparse tensors
 sorting                      top_k, sort, unique
 """
