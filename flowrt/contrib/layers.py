@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from flowrt.contrib.framework import add_arg_scope
-from flowrt.contrib.named_outputs import collect_named_outputs
+from flowrt.contrib.named_outputs import collect_named_outputs, get_variable_collections
 from flowrt.contrib.optimize_loss import (
     OPTIMIZER_CLS_NAMES,
     OPTIMIZER_SUMMARIES,
@@ -120,14 +120,14 @@ def _maker(inputs: Tensor, trainable: bool, collections: Any) -> Maker:
     """
 
     def make(name: str, sizes: Sequence[int], initializer: Any, regularizer: Any) -> Variable:
-        keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *_keys_for(name, collections)]
+        keys = [
+            GraphKeys.GLOBAL_VARIABLES,
+            GraphKeys.MODEL_VARIABLES,
+            *get_variable_collections(collections, name),
+        ]
         return get_variable(name, sizes, inputs.dtype, initializer, regularizer, trainable, keys)
 
     return make
-
-
-def _keys_for(name: str, collections: Any) -> Sequence[str]:
-    return (collections.get(name) if isinstance(collections, dict) else collections) or ()
 
 
 def _finish(
@@ -322,7 +322,7 @@ def _collect_variables(layer: BatchNormalization, collections: Any) -> None:
     for name in names:
         variable = getattr(layer, name)
         if variable is not None:
-            for key in (GraphKeys.MODEL_VARIABLES, *_keys_for(name, collections)):
+            for key in (GraphKeys.MODEL_VARIABLES, *get_variable_collections(collections, name)):
                 if not any(each is variable for each in graph.get_collection(key)):  # as when it is reused
                     graph.add_to_collection(key, variable)
 

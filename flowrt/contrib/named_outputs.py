@@ -25,7 +25,8 @@ from flowrt.tf1.layer_arguments import (
 
 __all__ = [
     "collect_named_outputs", "constant_value", "conv_output_length", "convert_collection_to_dict",
-    "convert_data_format", "deconv_output_length", "get_tensor_aliases", "last_dimension",
+    "convert_data_format", "deconv_output_length", "get_tensor_aliases",
+    "get_variable_collections", "last_dimension",
     "normalize_data_format", "normalize_padding", "normalize_tuple", "smart_cond", "smart_constant_value",
     "two_element_tuple",
 ]  # fmt: skip
@@ -57,6 +58,12 @@ def convert_collection_to_dict(collection: str, clear_collection: bool = False) 
     if clear_collection:
         graph.get_collection_ref(collection).clear()
     return found
+
+
+def get_variable_collections(variables_collections: Any, name: str) -> Any:
+    """The collections of the variable ``name``: all have those given, or each its own of a dict by name."""
+    given = variables_collections
+    return (given.get(name) if isinstance(given, dict) else given) or ()
 
 
 def last_dimension(shape: Any, min_rank: int = 1) -> int:
