@@ -10,6 +10,7 @@ import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +101,23 @@ def test_names_of_before_one_are_found_only_through_the_alias(alias: types.Modul
         np.testing.assert_array_equal(session.run(x), [6, -1, -1])
         assert session.run(product).shape == (2, 1, 4)
         assert len(flowrt.Summary.FromString(session.run(merged)).value) == 3
+
+
+def test_what_is_saved_can_be_imported_as_a_graph(alias: types.ModuleType, tmp_path: Path) -> None:
+    path = str(tmp_path / "model.ckpt")
+    tf: Any = alias
+    result = tf.add(tf.Variable(1.0, name="a"), 2.0, name="add")
+    saver = tf.train.Saver(max_to_keep=1)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for step in (1, 2):
+            saver.save(session, path, step)
+    assert [file.name for file in tmp_path.glob("*.meta")] == ["model.ckpt-2.meta"]
+    tf.reset_default_graph()
+    saver = tf.train.import_meta_graph(f"{path}-2.meta")
+    with tf.Session() as session:
+        saver.restore(session, f"{path}-2")
+        assert session.run(result.name) == 3.0
 
 
 def test_what_cannot_be_resolved_says_what_is_nearest(alias: types.ModuleType) -> None:

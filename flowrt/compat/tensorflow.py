@@ -23,6 +23,7 @@ from typing import Any
 
 from flowrt.compat import before_one
 from flowrt.errors import AlreadyExistsError
+from flowrt.train.checkpoints.saver import Saver
 
 __all__ = ["install", "uninstall"]
 
@@ -42,12 +43,14 @@ def install() -> None:
             f"install: expected a process without TensorFlow; it is imported from {where}"
         )
     sys.meta_path.insert(0, _FINDER)  # before the one that would look for files below flowrt
+    Saver.writes_meta_graphs = True
 
 
 def uninstall() -> None:
     """Undo `install`: later imports find TensorFlow, if it is there. What was imported stays usable."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
+        Saver.writes_meta_graphs = False
         for name in [name for name in sys.modules if _is_below(name)]:
             del sys.modules[name]
 

@@ -71,6 +71,10 @@ class Saver:
         np.float32(3.0)
     """
 
+    writes_meta_graphs = False
+    """Whether checkpoints in flowrt's own format have ``.meta`` files, too: programs under TensorFlow's name
+    import them with `import_meta_graph`."""
+
     def __init__(
         self,
         var_list: Any = None,
@@ -159,7 +163,8 @@ class Saver:
                     remove_checkpoint(each)
 
         processes.all(list_checkpoint)
-        if write_meta_graph and self._format == "tensorflow":
+        is_wanted = self._format == "tensorflow" or self.writes_meta_graphs
+        if write_meta_graph and is_wanted and processes.number == 0:
             self._write_meta_graph(sess.graph, f"{prefix}.{meta_graph_suffix}")
         return prefix
 
