@@ -110,10 +110,10 @@ class PythonList(OpenList):
         device that is not written elsewhere.
         """
         registers, slot, array, device = tensors.registers, value.slot, value.value, self._device
-        if is_new:
-            return lambda: registers[slot]
         copy = device.put if value.is_host else device.xp.array
-        return (lambda: copy(array)) if slot is None else lambda: copy(registers[slot])
+        if slot is None:
+            return lambda: copy(array)
+        return (lambda: registers[slot]) if is_new else lambda: copy(registers[slot])
 
     def _swaps(self, node: Node) -> bool:
         """Whether the elements wait in host memory."""
