@@ -279,6 +279,28 @@ def test_most_gradients_of_random_nests_are_machine_code():
     assert sum(whole) >= 4
 
 
+# --- lists of an outer loop
+
+
+def test_inner_loops_write_a_list_of_the_outer_loop():
+    """The outer loop opens it, and the nest is machine code."""
+
+    def build():
+        x = tf.placeholder(tf.float64, [4, 3])
+
+        def step(i, array):
+            write = lambda j, array: [array.write(2 * i + j, x[j] * tf.cast(i, tf.float64))]  # noqa: E731
+            return counted(2, write, array)
+
+        (array,) = counted(3, step, tf.TensorArray(tf.float64, 6))
+        return [array.stack()], {x: feed}
+
+    feed = np.arange(12.0).reshape(4, 3)
+    (found,), segments = run(build)
+    assert all(are_whole(segments))
+    np.testing.assert_array_equal(found, [feed[j] * i for i in range(3) for j in range(2)])
+
+
 # --- memory
 
 

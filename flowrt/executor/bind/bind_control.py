@@ -19,7 +19,7 @@ compiled on their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -98,6 +98,8 @@ class ControlBinder:
         self._outputs = tensors.outputs(planned)
         (self._first, *self._arguments) = tensors.inputs(planned)  # a predicate or an index, and the others
         self._mover = _Mover(node, builder.device, tensors.registers)
+        self._may_be_compiled = cache(lambda loop: compiles and loop_may_be_compiled(loop))
+        """Whether a loop, this one or one in it, may become machine code."""
 
     def bind(self) -> BoundControl:
         inputs = [self._first, *self._arguments] if self._node.op.name == "_Loop" else [self._first]
@@ -131,7 +133,7 @@ class ControlBinder:
         self._pass_open_lists()
         borrowed = [self._tensors.is_borrowed(ref) for ref in self._planned.inputs[1 : 1 + count]]
         mover.move(self._builder, self._arguments[:count], self._outputs, borrowed)
-        may_be = self._compiles and loop_may_be_compiled(node)
+        may_be = self._may_be_compiled(node)
         opened = self._opened()
         inside = [
             operand if (one := opened.get(k)) is None else Operand(one, None, operand.text)
@@ -172,7 +174,7 @@ class ControlBinder:
         for k, found in loop_lists(self._node).items():
             slot = places[k].slot
             if slot is not None:
-                one = open_list(found, slot, self._mover.device, self._compiles)
+                one = open_list(found, slot, self._mover.device, self._may_be_compiled(found.loop))
                 if one is not None:
                     opened[k] = one
         return opened

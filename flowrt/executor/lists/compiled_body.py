@@ -109,11 +109,11 @@ _ROWS: Mapping[ListUse, Callable[[int, Device], RowList]] = {
 """Row binder by the operation's use of the list."""
 
 
-def open_list(found: LoopList, slot: int, device: Device, compiles: bool) -> OpenList | None:
-    """The list in register ``slot`` as it is while the loop runs: as rows if the loop that uses it may become
-    machine code, which ``compiles`` allows, as a Python list at its end, or as it is.
+def open_list(found: LoopList, slot: int, device: Device, may_be_rows: bool) -> OpenList | None:
+    """The list in register ``slot`` as it is while the loop runs: rows, if ``may_be_rows`` says that the loop
+    that uses it may become machine code; a Python list, if that only pushes or pops; None for the list value.
     """
-    if compiles and _has_rows(found) and loop_may_be_compiled(found.loop):
+    if may_be_rows and _has_rows(found):
         return _ROWS[found.use](slot, device)
     is_stack = found.use is ListUse.PUSHED or (found.use is ListUse.POPPED and is_static(found.element.shape))
     return PythonList(slot, device) if is_stack and device.executor.computes else None

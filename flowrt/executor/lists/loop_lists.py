@@ -7,7 +7,8 @@ read      an invariant that operations of the body read elements of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from flowrt import dtypes
@@ -41,20 +42,27 @@ class LoopList(NamedTuple):
 def loop_lists(loop: Node) -> dict[int, LoopList]:
     """The lists that can be opened, by their position among the inputs of ``loop`` that its body has."""
     body: Subgraph = loop.attrs["body"]
-    readers = body.consumers()
+    readers, of_inner = body.consumers(), functools.cache(loop_lists)
     found: dict[int, LoopList] = {}
     for position, name in enumerate(body.feeds):
         if body.nodes[name].outputs[0].dtype is not dtypes.variant:
             continue
         is_variable = position < len(loop.outputs)
-        one = _changed(loop, position, readers) if is_variable else _read(loop, name, readers)
+        one = _changed(loop, position, readers, of_inner) if is_variable else _read(loop, name, readers)
         if one is not None:
             found[position] = one
     return found
 
 
-def _changed(loop: Node, position: int, readers: Mapping[str, Sequence[str]]) -> LoopList | None:
-    """The list variable at ``position``, if it is read once, and its next value is used no further."""
+def _changed(
+    loop: Node,
+    position: int,
+    readers: Mapping[str, Sequence[str]],
+    of_inner: Callable[[Node], Mapping[int, LoopList]],
+) -> LoopList | None:
+    """The list variable at ``position``, if it is read once, and its next value is used no further.
+    ``of_inner``: the lists of a loop in the body.
+    """
     body: Subgraph = loop.attrs["body"]
     parameter, results = (body.feeds[position], 0), body.fetches[1:]
     name, index = result = results[position]
@@ -63,7 +71,7 @@ def _changed(loop: Node, position: int, readers: Mapping[str, Sequence[str]]) ->
         return None
     if node.op.name == "_Loop":
         is_variable = node.inputs[1 + index] == parameter
-        return loop_lists(node).get(index) if is_variable else None
+        return of_inner(node).get(index) if is_variable else None
     is_updated = node.inputs[0] == parameter and index == 0 and _changes_in_place(body, node)
     return LoopList(node, loop) if is_updated else None
 
@@ -72,8 +80,9 @@ def _read(loop: Node, name: str, readers: Mapping[str, Sequence[str]]) -> LoopLi
     """The invariant ``name``, if elements are read, and nothing else of it."""
     body: Subgraph = loop.attrs["body"]
     nodes = [body.nodes[reader] for reader in readers[name]]
-    are_reads = nodes and all(node.op.uses_list(ListUse.READ) for node in nodes)
-    return LoopList(nodes[0], loop) if are_reads and (name, 0) not in body.fetches else None
+    are_reads = all(node.op.uses_list(ListUse.READ) for node in nodes) and (name, 0) not in body.fetches
+    are_alike = len({node.outputs[0] for node in nodes}) == 1
+    return LoopList(nodes[0], loop) if are_reads and are_alike else None
 
 
 def _uses(body: Subgraph, readers: Mapping[str, Sequence[str]], ref: Ref) -> list[str]:
