@@ -232,3 +232,17 @@ def test_a_module_of_a_functions_name_is_called_as_the_function() -> None:
     with arg_scope([layer], width=3):
         assert layer() == 3
     assert same is tf.contrib.framework.arg_scope
+
+
+def test_paths_below_contrib_have_the_public_objects() -> None:
+    for path, public in {
+        "metrics.python.ops.set_ops.set_union": tf.sets.union,
+        "factorization.python.ops.clustering_ops.KMeans": tf.contrib.factorization.KMeans,
+        "slim.python.slim.nets.inception_v3.inception_v3": tf.contrib.slim.nets.inception.inception_v3,
+    }.items():
+        module, _, name = path.rpartition(".")
+        assert getattr(importlib.import_module(f"flowrt.contrib.{module}"), name) is public
+    utils = importlib.import_module("flowrt.contrib.layers.python.layers.utils")
+    assert utils.get_variable_collections({"weights": ["some"]}, "weights") == ["some"]
+    assert not utils.get_variable_collections({"weights": ["some"]}, "biases")
+    assert utils.get_variable_collections(["all"], "biases") == ["all"]

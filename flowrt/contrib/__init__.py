@@ -94,6 +94,11 @@ keras.python: keras -> keras
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
 slim.python.slim: nets -> contrib.slim.nets
+slim.python.slim.nets: alexnet inception inception_v1 inception_v2 inception_v3 overfeat vgg
+    -> contrib.slim.nets.alexnet contrib.slim.nets.inception contrib.slim.nets.overfeat contrib.slim.nets.vgg
+slim.python.slim.nets: resnet_utils -> contrib.slim.nets.resnet_utils
+slim.python.slim.nets: resnet_v1 -> contrib.slim.nets.resnet_v1
+slim.python.slim.nets: resnet_v2 -> contrib.slim.nets.resnet_v2
 opt: python -> contrib.opt
 opt.python: training -> contrib.opt
 opt.python.training: external_optimizer lazy_adam_optimizer moving_average_optimizer nadam_optimizer
