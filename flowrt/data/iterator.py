@@ -27,6 +27,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state import iterators
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import TensorShape, compatible
+from flowrt.graph.source import misuse
 
 
 class Iterator:
@@ -37,13 +38,23 @@ class Iterator:
 
     @staticmethod
     def from_structure(
-        output_types: Structure, output_shapes: Structure = None, shared_name: str | None = None
+        output_types: Structure,
+        output_shapes: Structure = None,
+        shared_name: str | None = None,
+        output_classes: Structure = None,
     ) -> Iterator:
         """An iterator without a dataset: `make_initializer` sets or replaces it.
 
-        Without ``output_shapes`` the shapes are unknown.
+        Without ``output_shapes`` the shapes are unknown. Raises `UnimplementedError` for ``output_classes``
+        other than `Tensor`.
         """
         spec = declared_spec(output_types, output_shapes)
+        for kind in flatten(output_classes) if output_classes is not None else ():
+            if kind is not Tensor:
+                raise misuse(
+                    f"Iterator.from_structure: expected components that are tensors; got {kind!r}",
+                    UnimplementedError,
+                )
         return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
 
     @staticmethod

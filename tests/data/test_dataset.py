@@ -380,7 +380,11 @@ def test_a_bad_argument_that_is_fed_fails_the_initializer():
 
 def test_an_iterator_from_a_structure_goes_through_several_datasets():
     train, test = Dataset.range(2), Dataset.range(10, 12).map(lambda x: x + 1)
-    iterator = Iterator.from_structure(train.output_types, train.output_shapes)
+    iterator = Iterator.from_structure(
+        train.output_types, train.output_shapes, output_classes=train.output_classes
+    )
+    with pytest.raises(UnimplementedError, match="expected components that are tensors; got <class 'int'>"):
+        Iterator.from_structure(dtypes.int64, output_classes=int)
     begin_train, begin_test = iterator.make_initializer(train), iterator.make_initializer(test)
     following = iterator.get_next()
     with Session() as session:
