@@ -54,7 +54,7 @@ class Scaled(NamedTuple):
 
 
 class Scaling(NamedTuple):
-    """What was found for some numbers of devices, and why there is no choice for the others."""
+    """The best choices for some numbers of devices, and why there is none for the others."""
 
     rows: Sequence[Scaled]
     left_out: Sequence[tuple[int, str]]

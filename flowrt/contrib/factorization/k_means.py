@@ -65,7 +65,7 @@ class KMeans:
         >>> k_means = tf.contrib.factorization.KMeans(points, 2, initial_clusters=points[[0, 2]])
         >>> _, nearest, _, _, start, step = k_means.training_graph()
         >>> session.run(tf.global_variables_initializer())
-        >>> session.run(start)
+        >>> _ = session.run(start)
         >>> session.run([step, nearest[0]])[1]
         array([0, 0, 1])
     """
