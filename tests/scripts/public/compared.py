@@ -61,7 +61,7 @@ def compare(ours: Recorded, theirs: Recorded) -> tuple[str, str]:
     first = next((i for i, d in enumerate(each) if d > TOLERANCE * 2**i), None)
     if first is not None:
         return "differ", f"from run {first} of {len(each)}: " + " ".join(f"{d:.0e}" for d in each)
-    if ours.error and theirs.error and len(ours.runs) == len(theirs.runs):
+    if ours.error and theirs.error and len(ours.runs) >= len(theirs.runs):
         word = "both stop"
     elif ours.error or theirs.error:
         word = "flowrt stops" if ours.error else "only flowrt"
