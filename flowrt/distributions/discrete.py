@@ -494,7 +494,7 @@ class Geometric(Distribution):
         return xlogy(counts, 1.0 - self._probs) + log(self._probs)
 
     def _cdf(self, counts: Any) -> Tensor:
-        """The share of the whole numbers up to ``counts``."""
+        """The probability of the whole numbers up to ``counts``."""
         whole = where_v2(less(counts, 0), zeros_like(counts), floor(counts))
         share = -expm1((1.0 + whole) * log1p(-self._probs))
         return where_v2(less(counts, 0), zeros_like(share), share)

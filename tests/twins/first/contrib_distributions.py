@@ -47,7 +47,7 @@ def calls(tf):
     rng = np.random.default_rng(15)
     d = tf.contrib.distributions
     m, a = rng.normal(size=(2, 3)), rng.uniform(0.3, 3, (2, 3))
-    b, c = rng.uniform(0.3, 3, 3), rng.uniform(0.3, 3, (2, 3))
+    b = rng.uniform(0.3, 3, 3)
     x = 2 * rng.normal(size=(4, 2, 3))
     positive, share = np.abs(x) + 0.1, rng.uniform(0.05, 0.95, (4, 2, 3))
     whole = rng.integers(0, 5, (4, 2, 3)).astype(float)
@@ -57,8 +57,8 @@ def calls(tf):
     definite = lower @ np.swapaxes(lower, 1, 2)
     kinds = {
         "Bernoulli": (d.Bernoulli, (m,), (x > 0) * 1.0),
-        "Beta": (d.Beta, (a, c), share),
-        "BetaWithSoftplusConcentration": (d.BetaWithSoftplusConcentration, (m, m), share),
+        "Beta": (d.Beta, (share + 1, positive), share),
+        "BetaWithSoftplusConcentration": (d.BetaWithSoftplusConcentration, (x, x / 2), share),
         "Categorical": (d.Categorical, (m,), rng.integers(0, 3, (4, 2))),
         "Cauchy": (d.Cauchy, (m, a), x),
         "Deterministic": (d.Deterministic, (m,), np.where(x > 0, m, x)),
@@ -136,7 +136,7 @@ def calls(tf):
         if name == "MultivariateNormalTriL":
             other = (m[::-1].copy(), lower[::-1].copy())
         else:
-            other = tuple(second[: len(given)])
+            other = tuple(np.broadcast_to(u, v.shape).copy() for u, v in zip(second, given))  # noqa: B905
         found[f"{name}_kl"] = (
             lambda *args, k=kind: d.kl_divergence(k(*args[: len(args) // 2]), k(*args[len(args) // 2 :])),
             *given,
