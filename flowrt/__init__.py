@@ -67,7 +67,7 @@ from flowrt.graph.ops.array.statistics import (
 from flowrt.graph.ops.array.tile_and_reverse import *
 from flowrt.graph.ops.base.filling import *
 from flowrt.graph.ops.base.identities import *
-from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices, IndexedSlicesValue
 from flowrt.graph.ops.base.shape_manipulation import *
 from flowrt.graph.ops.base.sparse_tensor import SparseTensor, SparseTensorValue
 from flowrt.graph.ops.elementwise.arithmetic import *
@@ -145,14 +145,15 @@ _LAZY_MODULES = (
     "estimator", "examples", "experimental", "feature_column",
     "flags", "gfile", "graph_util", "image", "initializers",
     "io", "keras", "layers", "logging", "lookup", "losses", "metrics", "nest", "profiler", "python",
-    "python_io", "resource_loader", "saved_model", "sets", "signal", "sparse", "summary", "test",
+    "python_io", "ragged", "resource_loader", "saved_model", "sets", "signal", "sparse", "summary",
+    "test",
     "train", "viz",
 )  # fmt: skip
 _LAZY_NAMES = {
     "executor.ends.config": ("ConfigProto", "GPUOptions", "GraphOptions", "OptimizerOptions", "RunOptions"),
-    "executor.ends.fetches": ("IndexedSlicesValue",),
     "executor.session.session": ("InteractiveSession", "Session"),
     "functions.function": ("function",),
+    "ragged": ("RaggedTensor",),
     "tf1.graph_import.import_graph_def": ("import_graph_def",),
     "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
     "protos.meta_graph_pb2": ("MetaGraphDef", "TensorInfo"),

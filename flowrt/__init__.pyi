@@ -105,7 +105,6 @@ from flowrt.executor.ends.config import GPUOptions as GPUOptions
 from flowrt.executor.ends.config import GraphOptions as GraphOptions
 from flowrt.executor.ends.config import OptimizerOptions as OptimizerOptions
 from flowrt.executor.ends.config import RunOptions as RunOptions
-from flowrt.executor.ends.fetches import IndexedSlicesValue as IndexedSlicesValue
 from flowrt.executor.session.default_session import get_default_session as get_default_session
 from flowrt.executor.session.session import InteractiveSession as InteractiveSession
 from flowrt.executor.session.session import Session as Session
@@ -219,6 +218,7 @@ from flowrt.graph.ops.base.identities import to_float as to_float
 from flowrt.graph.ops.base.identities import to_int32 as to_int32
 from flowrt.graph.ops.base.identities import to_int64 as to_int64
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices as IndexedSlices
+from flowrt.graph.ops.base.indexed_slices import IndexedSlicesValue as IndexedSlicesValue
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as matrix_transpose
 from flowrt.graph.ops.base.shape_manipulation import rank as rank
 from flowrt.graph.ops.base.shape_manipulation import shape as shape
@@ -265,6 +265,7 @@ from flowrt.graph.ops.nn.norms import clip_by_global_norm as clip_by_global_norm
 from flowrt.graph.ops.nn.norms import clip_by_norm as clip_by_norm
 from flowrt.graph.ops.nn.norms import global_norm as global_norm
 from flowrt.graph.ops.nn.norms import norm as norm
+from flowrt.graph.ops.ragged.ragged_tensor import RaggedTensor as RaggedTensor
 from flowrt.graph.ops.random.random_ops import get_seed as get_seed
 from flowrt.graph.ops.random.random_ops import random_normal as random_normal
 from flowrt.graph.ops.random.random_ops import random_uniform as random_uniform

@@ -10,6 +10,8 @@ from flowrt.graph.ops.text.strings import string_lower as lower
 from flowrt.graph.ops.text.strings import string_strip as strip
 from flowrt.graph.ops.text.strings import string_to_number as to_number
 from flowrt.graph.ops.text.strings import string_upper as upper
+from flowrt.ragged.parts_of_strings import string_bytes_split as bytes_split
+from flowrt.ragged.parts_of_strings import string_split as split
 from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("strings")

@@ -7,6 +7,8 @@ from flowrt import string_strip as _strip
 from flowrt import string_to_hash_bucket_fast as _to_hash_bucket_fast
 from flowrt import substr as substr
 from flowrt.graph.construction.operation import Tensor
+from flowrt.ragged.parts_of_strings import string_bytes_split as _bytes_split
+from flowrt.ragged.parts_of_strings import string_split as _split
 from flowrt.graph.ops.text.formatting import string_format as _format
 from flowrt.graph.ops.text.strings import reduce_join as reduce_join
 from flowrt.graph.ops.text.strings import string_join as _join
@@ -15,6 +17,7 @@ from flowrt.graph.ops.text.strings import string_to_number as _to_number
 from flowrt.graph.typing import TensorLike
 from flowrt.tf1.missing_names import missing_from as missing_from
 
+bytes_split = _bytes_split
 format = _format
 join = _join
 length = _length
@@ -26,6 +29,7 @@ def lower(
     """Strings in lower case: their ASCII letters, or all letters with ``encoding='utf-8'``.
     """
 
+split = _split
 strip = _strip
 to_hash_bucket_fast = _to_hash_bucket_fast
 to_number = _to_number

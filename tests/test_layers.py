@@ -417,8 +417,8 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "device": ("loops", "llvm", "", "host", "onednn", "cuda", "local_devices"),
     "graph": (
         "", "collectives", "layouts", "pipeline", "messages", "construction", "resources",
-        "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.lists", "ops.state", "derivatives",
-        "ops.linalg", "ops.random", "ops.nn", "ops.collective",
+        "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.ragged", "ops.lists", "ops.state",
+        "derivatives", "ops.linalg", "ops.random", "ops.nn", "ops.collective",
         "passes.prepare", "passes.optimise", "functions", "text", "ops.surface",
         "passes.placement", "passes.collective", "passes.fusion", "passes",
     ),

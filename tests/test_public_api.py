@@ -89,7 +89,7 @@ def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
         ("io.parse_sequence_example", "Dataset.from_generator"),
         ("LMDBReader", "data.TFRecordDataset"),
         ("python.ops.parsing_ops.parse_sequence_example", "Dataset.from_generator"),
-        ("strings.split", "str.split in a py_func"),
+        ("strings.ngrams", "str.split in a py_func"),
         ("user_ops", "py_func"),
         ("manip", "reshape"),
         ("compat.v2", "compat.v1"),

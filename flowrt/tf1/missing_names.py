@@ -50,15 +50,15 @@ this part of estimators is not supported. Instead: estimator.LatestExporter, a d
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
-    SparseFeature SparseTensorSpec RaggedTensor RaggedTensorSpec ragged
+    SparseFeature SparseTensorSpec RaggedTensorSpec
     deserialize_many_sparse serialize_many_sparse
     serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
     sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
     sparse_reset_shape sparse_slice sparse_softmax sparse_split
     sparse_to_indicator
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
-a split of strings is ragged, and there are no ragged tensors. Instead: str.split in a py_func
-    strings.split strings.bytes_split strings.ngrams strings.unicode_decode
+this split of strings is not supported. Instead: strings.split, or str.split in a py_func
+    strings.ngrams strings.unicode_decode
     strings.unicode_decode_with_offsets strings.unicode_split strings.unicode_split_with_offsets
 there are no conversions of Unicode. Instead: str.encode or bytes.decode in a py_func
     strings.unicode_encode strings.unicode_script strings.unicode_transcode unicode_script unicode_transcode

@@ -31,7 +31,6 @@ from flowrt.executor.ends.graph_elements import named_element
 from flowrt.graph.construction.array_values import as_array, check_unmasked
 from flowrt.graph.construction.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.construction.graph import Graph, Tensor
-from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.graph.ops.state.session_tensors import TensorHandle
 from flowrt.graph.shapes import compatible, format_shape, is_static
 from flowrt.graph.source import user_line
@@ -103,11 +102,12 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
 
 
 def flat_feeds(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
-    """One key of a ``feed_dict`` with its value; where the key is a sparse tensor, a tuple of tensors, or of
-    such, a pair for each. Raises `InvalidArgumentError` for a value of another structure.
+    """One key of a ``feed_dict`` with its value; where the key is a sparse or ragged tensor, a tuple of
+    tensors, or of such, a pair for each. Raises `InvalidArgumentError` for a value of another structure.
     """
-    if isinstance(key, SparseTensor):
-        key = (key.indices, key.values, key.dense_shape)
+    parts = getattr(type(key), "fetched_as", None)
+    if parts is not None:
+        key = tuple(getattr(key, name) for name in parts._fields)
     if not isinstance(key, tuple):
         yield key, value
         return

@@ -12,24 +12,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.executor.ends.graph_elements import named_element
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.sparse_tensor import SparseTensor, SparseTensorValue
 from flowrt.graph.source import user_line
-
-
-class IndexedSlicesValue(NamedTuple):
-    """A fetched `IndexedSlices`: ``values`` [n, ...], ``indices`` [n], ``dense_shape`` or None."""
-
-    values: Any
-    indices: Any
-    dense_shape: Any = None
-
-
-_OF_PARTS: dict[type, tuple[Callable[..., Any], tuple[str, ...]]] = {
-    IndexedSlices: (IndexedSlicesValue, IndexedSlicesValue._fields),
-    SparseTensor: (SparseTensorValue, SparseTensorValue._fields),
-}
-"""Elements of several tensors: what a fetch returns, and the names of the tensors."""
 
 
 class Fetches(NamedTuple):
@@ -63,9 +46,10 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             position = len(tensors)  # one for each occurrence: no two results share memory
             tensors.append(element)
             return lambda values: values[position]
-        if type(item) in _OF_PARTS:
-            value_of, names = _OF_PARTS[type(item)]
-            parts = [parse(getattr(item, name), path) for name in names if getattr(item, name) is not None]
+        value_of = getattr(item, "fetched_as", None)  # an element of several tensors
+        if value_of is not None:
+            names = [name for name in value_of._fields if getattr(item, name) is not None]
+            parts = [parse(getattr(item, name), path) for name in names]
             return lambda values: value_of(*[part(values) for part in parts])
         if isinstance(item, Mapping):
             rebuilds = {k: parse(v, f"{path}[{k!r}]") for k, v in item.items()}

@@ -33,7 +33,6 @@ from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import StoredShard
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
-from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
@@ -153,7 +152,7 @@ class BaseSession(InNotebook):
                 raise not_a_dict(feed_dict)
             keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
             feeds = tuple(resolve_feed(self._graph, k) for k in keys)
-            is_nested = any(isinstance(k, (tuple, SparseTensor)) for k in feed_dict or ())
+            is_nested = any(isinstance(k, tuple) or hasattr(k, "fetched_as") for k in feed_dict or ())
             parsed = parse_fetches(self._graph, fetches)
             request = self._remember(key, Request(parsed, feeds, is_nested=is_nested))
         self._clock = request.used = self._clock + 1

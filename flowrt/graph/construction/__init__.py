@@ -9,6 +9,7 @@ build                       a call -> an operation: inputs converted, type varia
 func_graph                  the graph of a function: a branch, a loop body, a callee
 list_slices                 lists carried from step to step of a loop
 conversions                 conversions that a script registers for its own types
+composites                  calls with composite tensors, such as ragged ones
 constant                    constants and placeholders
 batching_rules              how an op is applied to a batch: rules shared by several ops
 graph_extension, detached   the difference of two subgraphs; a subgraph without large constants

@@ -17,8 +17,9 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import DType, DTypeLike, as_dtype
-from flowrt.errors import DTypeError, ForeignElementError, InvalidArgumentError
+from flowrt.errors import DTypeError, ForeignElementError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.array_values import NUMBERS, as_array
+from flowrt.graph.construction.composites import composite_among
 from flowrt.graph.construction.conversions import converted, is_registered
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.inference import Signature, infer_outputs, one_output
@@ -42,6 +43,9 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
     """
     graph = get_default_graph()
     values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
+    composite = composite_among(values)
+    if composite is not None:
+        return _of_composite(composite, op, values, name, kwargs)
     for value in values:  # as in TensorFlow, an operation goes where its inputs are
         if type(value) is Tensor:
             if value.op.graph is not graph and not graph.is_inside(value.op.graph):
@@ -52,6 +56,18 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
                     return _build_in(graph, op, values, name, kwargs)
             break
     return _build_in(graph, op, values, name, kwargs)
+
+
+def _of_composite(
+    composite: Any, op: OpDef, values: Sequence[Any], name: str | None, kwargs: dict[str, Any]
+) -> Any:
+    """What ``op`` does with a composite tensor: see `flowrt.graph.construction.composites`."""
+    own = composite.own_functions.get(op.name)
+    if own is not None:
+        return own(*values, name=name, **kwargs)
+    if op.elementwise:
+        return composite.own_elementwise(op, values, {**kwargs, "name": name})
+    raise misuse(f"{op.name}: expected tensors; got {composite!r}", UnimplementedError)
 
 
 def _build_in(

@@ -6,6 +6,7 @@ A family imports only from families above it:
     elementwise   arithmetic, comparison, math
     array         slicing, joining, reductions, gathering, sorting
     text          strings, summaries, Python functions
+    ragged        rows of different lengths
     lists         lists of tensors
     state         variables, optimizer updates, queues, iterators
     linalg        matrices

@@ -16,6 +16,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
@@ -192,6 +193,7 @@ concat_offset_op: OpDef[list[Tensor]] = define_op(
 )
 
 
+@takes_composites
 def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     """``values`` joined along ``axis``.
 
@@ -406,6 +408,7 @@ pack: OpDef[Tensor] = define_op(
 )
 
 
+@takes_composites
 def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
     """Tensors of one shape, side by side along a new dimension.
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Traits, Vjp
@@ -195,6 +196,7 @@ gather_op: OpDef[Tensor] = define_op(
 )
 
 
+@takes_composites
 def gather(
     params: TensorLike,
     indices: NumericLike,

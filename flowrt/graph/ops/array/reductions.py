@@ -16,6 +16,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Ref
@@ -372,7 +373,7 @@ def _define_reduction(name: str, op: OpDef[Tensor], doc: str) -> Callable[..., T
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return tf1_names(axis="reduction_indices", keepdims="keep_dims")(function)
+    return takes_composites(tf1_names(axis="reduction_indices", keepdims="keep_dims")(function))
 
 
 reduce_sum = _define_reduction(

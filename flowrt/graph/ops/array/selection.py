@@ -14,6 +14,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, stack
@@ -54,6 +55,7 @@ where_op: OpDef[Tensor] = define_op(
 )
 
 
+@takes_composites
 def boolean_mask(
     tensor: TensorLike, mask: TensorLike, name: str = "boolean_mask", axis: NumericLike | None = None
 ) -> Tensor:

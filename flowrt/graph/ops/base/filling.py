@@ -13,6 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, rank_of
 from flowrt.graph.construction.build import convert_to_tensor, in_scope
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
@@ -190,6 +191,7 @@ zeros_like_op = _like_op("ZerosLike", 0, "Zeros of the input's shape and dtype."
 ones_like_op = _like_op("OnesLike", 1, "Ones of the input's shape and dtype.")
 
 
+@takes_composites
 def zeros_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:
@@ -210,6 +212,7 @@ def zeros_like(
     return _filled_like(tensor, 0, dtype, name or "zeros_like", optimize)
 
 
+@takes_composites
 def ones_like(
     tensor: TensorLike, dtype: DTypeLike | None = None, name: str | None = None, optimize: bool = True
 ) -> Tensor:

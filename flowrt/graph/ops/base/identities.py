@@ -16,6 +16,7 @@ from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
@@ -373,6 +374,7 @@ cast_op = define_op(
 )
 
 
+@takes_composites
 def cast(x: TensorLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """``x`` with elements of ``dtype``; a tensor that has that dtype is returned as it is.
 

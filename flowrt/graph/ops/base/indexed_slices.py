@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Any, NamedTuple, final
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
@@ -11,6 +11,14 @@ from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.base.identities import cast_op
 from flowrt.graph.ops.base.shape_manipulation import expand_dims_op
 from flowrt.graph.shapes import TensorShape
+
+
+class IndexedSlicesValue(NamedTuple):
+    """A fetched `IndexedSlices`: ``values`` [n, ...], ``indices`` [n], ``dense_shape`` or None."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any = None
 
 
 @final
@@ -28,6 +36,8 @@ class IndexedSlices:
                [1., 1.],
                [0., 0.]], dtype=float32)
     """
+
+    fetched_as = IndexedSlicesValue
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
         self.values, self.indices, self.dense_shape = values, indices, dense_shape

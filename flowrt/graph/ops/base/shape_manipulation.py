@@ -19,6 +19,7 @@ from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, moved_axis, on_axes, same
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
@@ -134,6 +135,7 @@ def shape(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtyp
     return shape_op(tensor, out_type=dtype, name=name)
 
 
+@takes_composites
 def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtypes.int32) -> Tensor:
     """The number of elements of ``input``, a scalar of ``out_type``; a constant when it is known already.
 
@@ -148,6 +150,7 @@ def size(input: TensorLike, name: str | None = None, out_type: DTypeLike = dtype
     return size_op(tensor, out_type=dtype, name=name)
 
 
+@takes_composites
 def rank(input: TensorLike, name: str | None = None) -> Tensor:
     """The number of dimensions of ``input``, an int32 scalar; a constant when it is known already.
 
@@ -308,6 +311,7 @@ expand_dims_op = define_op(
 )
 
 
+@takes_composites
 @tf1_names(axis="dim")
 def expand_dims(input: TensorLike, axis: NumericLike | None = None, name: str | None = None) -> Tensor:
     """``input`` with a dimension of 1 inserted at ``axis``.

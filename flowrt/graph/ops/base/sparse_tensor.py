@@ -40,6 +40,8 @@ class SparseTensor:
                [0, 0]], dtype=int32)
     """
 
+    fetched_as = SparseTensorValue
+
     def __init__(self, indices: NumericLike, values: Any, dense_shape: TensorLike) -> None:
         self.indices = convert_to_tensor(indices, int64)
         self.values = convert_to_tensor(values)

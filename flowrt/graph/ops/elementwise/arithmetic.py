@@ -17,6 +17,7 @@ from flowrt import dtypes
 from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Ref
@@ -236,6 +237,7 @@ multiply = binary_op(
 )
 
 
+@elementwise_of_composites
 def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined.
 
@@ -254,6 +256,7 @@ def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     return build(x, y, name=name or "Add")
 
 
+@elementwise_of_composites
 def scalar_mul(scalar: NumericLike, x: NumericLike, name: str | None = None) -> Any:
     """``scalar * x`` for a tensor or an `IndexedSlices` x; the result is of the same kind.
 
@@ -344,6 +347,7 @@ add_n_op = define_op(
 )
 
 
+@elementwise_of_composites
 def add_n(inputs: NumericLike, name: str | None = None) -> Tensor:
     """The sum of tensors.
 
@@ -536,6 +540,7 @@ Example:
 )
 
 
+@elementwise_of_composites
 def clip_by_value(
     t: NumericLike, clip_value_min: NumericLike, clip_value_max: NumericLike, name: str | None = None
 ) -> Any:
@@ -567,6 +572,7 @@ def clip_by_value(
     return IndexedSlices(clipped, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else clipped
 
 
+@elementwise_of_composites
 def saturate_cast(value: NumericLike, dtype: DTypeLike, name: str | None = None) -> Tensor:
     """``value`` cast to ``dtype`` and clipped to its range."""
     with get_default_graph().name_scope(name or "saturate_cast") as scope:

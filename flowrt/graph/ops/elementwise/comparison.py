@@ -22,6 +22,7 @@ from flowrt.graph.construction.batching_rules import (
     rank_of,
 )
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites, takes_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
@@ -321,6 +322,7 @@ logical_not = elementwise_op(
 )
 
 
+@elementwise_of_composites
 def logical_xor(x: TensorLike, y: TensorLike, name: str = "LogicalXor") -> Tensor:
     """Either x or y, but not both."""
     return not_equal(convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name)
@@ -456,6 +458,7 @@ select_v2: OpDef[Tensor] = elementwise_op(
 )
 
 
+@takes_composites
 def where(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Tensor:
@@ -483,6 +486,7 @@ def where(
     return select(condition, x, y, name=name)
 
 
+@takes_composites
 def where_v2(
     condition: TensorLike, x: TensorLike | None = None, y: TensorLike | None = None, name: str | None = None
 ) -> Tensor:

@@ -15,6 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.batching_rules import broadcasting
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import LINEAR, OpDef, Rule, Sample, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Jvp, Kernel, Vjp
@@ -137,6 +138,7 @@ complex_op = define_op(
 )
 
 
+@elementwise_of_composites
 def complex(real: NumericLike, imag: NumericLike, name: str | None = None) -> Tensor:
     """real + i imag: complex64 of two float32, complex128 of two float64."""
     first = convert_to_tensor(
@@ -148,24 +150,28 @@ def complex(real: NumericLike, imag: NumericLike, name: str | None = None) -> Te
     return complex_op(first, imag, Tout=wide, name=name)
 
 
+@elementwise_of_composites
 def real(input: NumericLike, name: str | None = None) -> Tensor:
     """The real part; of a real tensor itself."""
     x = convert_to_tensor(input)
     return real_op(x, Tout=x.dtype.real_dtype, name=name) if x.dtype.is_complex else x
 
 
+@elementwise_of_composites
 def imag(input: NumericLike, name: str | None = None) -> Tensor:
     """The imaginary part. Raises `DTypeError` for a real tensor."""
     x = convert_to_tensor(input)
     return imag_op(x, Tout=x.dtype.real_dtype, name=name)
 
 
+@elementwise_of_composites
 def conj(x: NumericLike, name: str | None = None) -> Tensor:
     """The complex conjugate; of a real tensor itself."""
     tensor = convert_to_tensor(x)
     return conj_op(tensor, name=name) if tensor.dtype.is_complex else tensor
 
 
+@elementwise_of_composites
 def abs(x: NumericLike, name: str | None = None) -> Tensor:
     """The magnitude of each element.
 
@@ -185,6 +191,7 @@ def abs(x: NumericLike, name: str | None = None) -> Tensor:
     return abs_op(tensor, name=name)
 
 
+@elementwise_of_composites
 def angle(input: NumericLike, name: str | None = None) -> Tensor:
     """The angle to the positive real axis, from -pi to pi; of a real tensor 0 or pi."""
     x = convert_to_tensor(input)

@@ -15,6 +15,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, op_def
@@ -239,6 +240,7 @@ def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
+@elementwise_of_composites
 def truediv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x / y; integers of up to 16 bits are divided as float32, wider ones as float64.
 
@@ -255,6 +257,7 @@ def truediv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
 divide = truediv  # as Python 3 has it
 
 
+@elementwise_of_composites
 def div(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x / y as Python 2 has it: the floor of the quotient for integers.
 
@@ -267,6 +270,7 @@ def div(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
         return (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)
 
 
+@elementwise_of_composites
 def floordiv(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """floor(x / y)."""
     return floor_div(x, y, name=name or "floordiv")

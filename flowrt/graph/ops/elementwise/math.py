@@ -17,6 +17,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
@@ -564,6 +565,7 @@ rint = _flat_op("Rint", "T", "rint", instruction("round"), "The nearest integer;
 round_op = _flat_op("Round", "T", "rint", instruction("round"), "The nearest integer; of two, the even one.")
 
 
+@elementwise_of_composites
 def round(x: NumericLike, name: str | None = None) -> Tensor:
     """The nearest integers, the even one of two as near; integer tensors are returned as they are.
 

@@ -20,6 +20,7 @@ from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import elementwise_of_composites
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import OpDef, define_op, sample
 from flowrt.graph.ops.array.reductions import reduced_shape
@@ -175,6 +176,7 @@ string_length_op = define_op(
 )
 
 
+@elementwise_of_composites
 def string_length(input: TensorLike, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The lengths of strings in bytes, or in characters with ``unit="UTF8_CHAR"``."""
     return string_length_op(input, unit=unit, name=name)
@@ -262,6 +264,7 @@ string_join_op = define_op(
 )
 
 
+@elementwise_of_composites
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
     """The strings of ``inputs`` joined element by element with ``separator``; scalars are repeated.
 
@@ -355,6 +358,7 @@ string_to_number_op = define_op(
 )
 
 
+@elementwise_of_composites
 def string_to_number(
     string_tensor: TensorLike | None = None,
     out_type: DTypeLike = dtypes.float32,
