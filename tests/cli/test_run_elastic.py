@@ -219,9 +219,10 @@ def test_a_script_that_does_not_train_in_run_elastic_is_told_so(tmp_path: Path) 
 def test_a_host_that_stands_still_and_goes_on_loses_nobody(
     until: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a container that is paused, or a virtual machine that moves."""
-    monkeypatch.setenv("FLOWRT_HEARTBEAT", "0.2")
-    monkeypatch.setenv("FLOWRT_LOST_AFTER", "1")
+    """As a container that is paused, or a virtual machine that moves. On a busy machine a worker may get no
+    processor for a second, and would be lost for that.
+    """
+    monkeypatch.setenv("FLOWRT_LOST_AFTER", "6")
     with running("--standalone", "--nproc", "1:2", SCRIPT, STEPS) as process:
         text = read_until(process, "epoch 1: 2 workers")
         for _ in range(2):
@@ -230,7 +231,7 @@ def test_a_host_that_stands_still_and_goes_on_loses_nobody(
         for number in (signal.SIGSTOP, signal.SIGCONT):
             for pid in everybody:
                 os.kill(pid, number)
-            time.sleep(2.0)
+            time.sleep(8.0)
         until.touch()
         text += process.communicate(timeout=100)[0]
     assert process.returncode == 0, text
