@@ -283,7 +283,7 @@ NOT_OURS = {"ClusterSpec", "Server", "contrib"}
 
 def test_what_the_readme_says_is_not_there_is_not_there() -> None:
     flowrt = importlib.import_module("flowrt")
-    for name in ("images", "queue", "RaggedTensor"):
+    for name in ("images", "queue"):
         assert not hasattr(flowrt, name), f"README.md: {name} works by now"
 
 

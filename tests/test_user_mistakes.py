@@ -672,15 +672,6 @@ def test_a_name_that_the_graph_has_not(fetches, feed_dict, message):
         assert session.run(total, {"input:0": 2}) == 2
 
 
-def test_handles_of_iterators_are_not_there():
-    iterator = tf.data.Dataset.range(3).make_one_shot_iterator()
-    for use in (iterator.string_handle, lambda: tf.data.Iterator.from_string_handle("h", tf.int64)):
-        with pytest.raises(
-            tf.errors.UnimplementedError, match=r"handles to feed\. Instead: Iterator\.from_struc"
-        ):
-            use()
-
-
 @pytest.mark.parametrize(
     ("dtype", "value", "message"),
     [

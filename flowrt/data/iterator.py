@@ -49,12 +49,7 @@ class Iterator:
         other than `Tensor`.
         """
         spec = declared_spec(output_types, output_shapes)
-        for kind in flatten(output_classes) if output_classes is not None else ():
-            if kind is not Tensor:
-                raise misuse(
-                    f"Iterator.from_structure: expected components that are tensors; got {kind!r}",
-                    UnimplementedError,
-                )
+        _check_classes("Iterator.from_structure", output_classes)
         return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
 
     @staticmethod
@@ -64,17 +59,40 @@ class Iterator:
         output_shapes: Structure = None,
         output_classes: Structure = None,
     ) -> Iterator:
-        """Raises `UnimplementedError`: iterators have no string handles."""
-        raise UnimplementedError(
-            "Iterator.from_string_handle: iterators have no handles to feed. Instead: "
-            "Iterator.from_structure, and its make_initializer() to change the dataset"
-        )
+        """The iterator that ``string_handle`` names, a string that is fed, such as the value of another
+        iterator's `string_handle`. So one graph takes its elements now from one dataset, now from another.
+
+        Args:
+            string_handle: A scalar string tensor.
+            output_types: The dtypes of the elements' components, in their structure.
+            output_shapes: Their shapes; unknown by default.
+            output_classes: `Tensor` for each component, the default.
+
+        Raises:
+            UnimplementedError: ``output_classes`` names something else.
+
+        A step raises `NotFoundError` if no open session of the process has such an iterator, and
+        `InvalidArgumentError` if its components are others.
+
+        Example:
+            >>> numbers = tf.data.Dataset.range(3).make_one_shot_iterator()
+            >>> handle = tf.placeholder(tf.string, [])
+            >>> element = tf.data.Iterator.from_string_handle(handle, tf.int64, []).get_next()
+            >>> session.run(element, {handle: session.run(numbers.string_handle())})
+            np.int64(0)
+        """
+        spec = declared_spec(output_types, output_shapes)
+        _check_classes("Iterator.from_string_handle", output_classes)
+        with get_default_graph().device(HOST):
+            resource = iterators.iterator_from_string_handle_op(string_handle, **_element_attrs(spec))
+        return Iterator(resource, None, spec)
 
     def string_handle(self, name: str | None = None) -> Tensor:
-        """Raises `UnimplementedError`: iterators have no string handles."""
-        raise UnimplementedError(
-            "Iterator.string_handle: iterators have no handles to feed. Instead: Iterator.from_structure"
-        )
+        """The string that names this iterator in a session, for `from_string_handle`: fetch it once, and feed
+        it. It is valid until the session is closed.
+        """
+        with get_default_graph().colocate_with(self._resource):
+            return iterators.iterator_to_string_handle_op(self._resource, name=name)
 
     @property
     def resource(self) -> Tensor:
@@ -131,6 +149,13 @@ class Iterator:
     @property
     def output_classes(self) -> Structure:
         return classes_of(self._spec)
+
+
+def _check_classes(what: str, output_classes: Structure) -> None:
+    """Raises `UnimplementedError` unless all are `Tensor`."""
+    for kind in flatten(output_classes) if output_classes is not None else ():
+        if kind is not Tensor:
+            raise misuse(f"{what}: expected components that are tensors; got {kind!r}", UnimplementedError)
 
 
 def types_of(spec: Structure) -> Structure:

@@ -395,6 +395,43 @@ def test_an_iterator_from_a_structure_goes_through_several_datasets():
         _ = iterator.initializer
 
 
+def test_a_string_that_is_fed_names_the_iterator_of_a_step():
+    train, test = Dataset.range(3).repeat(), Dataset.range(10, 12)
+    handle = placeholder(dtypes.string, [])
+    following = Iterator.from_string_handle(handle, train.output_types, train.output_shapes).get_next()
+    forever, begun = train.make_one_shot_iterator(), test.make_initializable_iterator()
+    with Session() as session:
+        a, b = session.run([forever.string_handle(), begun.string_handle()])
+        with pytest.raises(FailedPreconditionError, match="not initialized"):
+            session.run(following, {handle: b})
+        got = []
+        for _ in range(2):
+            session.run(begun.initializer)
+            got += [session.run(following, {handle: name}) for name in (a, b, b, a)]
+            with pytest.raises(OutOfRangeError):
+                session.run(following, {handle: b})
+        assert got == [0, 10, 11, 1, 2, 10, 11, 0]
+        assert session.run(forever.string_handle()) == a
+
+
+def test_a_string_that_names_no_iterator_of_these_components():
+    handle = placeholder(dtypes.string, [])
+    elements = Dataset.range(3).make_one_shot_iterator()
+    same = Iterator.from_string_handle(handle, dtypes.int64).get_next()
+    other = Iterator.from_string_handle(handle, (dtypes.int64, dtypes.float32), ([], [2])).get_next()
+    with Session() as session:
+        name = session.run(elements.string_handle())
+        with pytest.raises(InvalidArgumentError, match=r"int64\[\], float32\[2\]; got one with int64\[\]"):
+            session.run(other, {handle: name})
+        with pytest.raises(NotFoundError, match=r"test_dataset\.py.*string_handle.*got b'another'"):
+            session.run(same, {handle: b"another"})
+        assert session.run(same, {handle: name}) == 0
+    with Session() as session, pytest.raises(NotFoundError, match="of a session of this process that is"):
+        session.run(same, {handle: name})
+    with pytest.raises(InvalidArgumentError, match=r"expected one string; got shape \[2\]"):
+        Iterator.from_string_handle(["a", "b"], dtypes.int64)
+
+
 @pytest.mark.parametrize(
     ("dataset", "error", "message"),
     [

@@ -309,13 +309,8 @@ def test_no_gradient_flows_through_what_cannot_have_one(name: str) -> None:
 
 def test_every_module_of_ops_is_loaded_by_all() -> None:
     folder = Path(all_ops.__file__).parent.parent
-    modules = {path.stem for path in folder.rglob("*.py")} - {
-        "__init__",
-        "all",
-        "axes",
-        "batch_axis",
-        "indexed_slices",
-    }
+    files = [path for path in folder.rglob("*.py") if path.parent.name != "ragged"]  # it defines no ops
+    modules = {path.stem for path in files} - {"__init__", "all", "axes", "batch_axis", "indexed_slices"}
     assert modules == {name for name in vars(all_ops) if not name.startswith("_")} - {
         "control_flow",
         "constant",

@@ -36,14 +36,14 @@ FOR_THE_CPU = """
     AllGather AllReduce AllToAll AsString Assert AudioSummaryV2 Barrier Broadcast CheckNumerics
     CoalescedAllGather CoalescedReduceScatter DecodeBase64 DecodeBmp DecodeCSV DecodeGif DecodeImage
     DecodeJpeg DecodePng DecodeRaw DecodeWav DropWords EncodeBase64 EncodeJpeg EncodePng EncodeWav ExpectData
-    Gather HistogramSummary ImageSummary InitializeTableFromTextFileV2 MatchingFiles MergeSummary
-    MergeV2Checkpoints ParseExample ParseSingleExample Print PrintV2 PyFunc PyFuncStateless ReadFile
-    ReaderReadUpToV2 ReaderReadV2 Reduce ReduceJoin ReduceScatter Restore RestoreSlice RestoreV2 Save
-    SaveSlices SaveV2 ScalarSummary Scatter SequenceSteps ShardedFilename ShardedFilespec SplitStrings
-    StaticRegexFullMatch StaticRegexReplace StringFormat StringJoin StringLength StringLower StringNGrams
-    StringSplit StringSplitV2 StringStrip StringToHashBucketFast StringToNumber StringUpper Substr
-    TensorSummaryV2 Timestamp WriteFile _GroupAgree _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv
-    _TaggedSend
+    Gather HistogramSummary ImageSummary InitializeTableFromTextFileV2 IteratorFromStringHandleV2
+    IteratorToStringHandle MatchingFiles MergeSummary MergeV2Checkpoints ParseExample ParseSingleExample
+    Print PrintV2 PyFunc PyFuncStateless ReadFile ReaderReadUpToV2 ReaderReadV2 Reduce ReduceJoin
+    ReduceScatter Restore RestoreSlice RestoreV2 Save SaveSlices SaveV2 ScalarSummary Scatter SequenceSteps
+    ShardedFilename ShardedFilespec SplitStrings StaticRegexFullMatch StaticRegexReplace StringFormat
+    StringJoin StringLength StringLower StringNGrams StringSplit StringSplitV2 StringStrip
+    StringToHashBucketFast StringToNumber StringUpper Substr TensorSummaryV2 Timestamp WriteFile _GroupAgree
+    _GroupRecv _GroupSend _GroupStart _GroupWait _TaggedRecv _TaggedSend
 """
 """Ops that no GPU runs, whatever their dtypes: strings, files in memory, Python, the world outside, ranks
 of other graphs among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, and

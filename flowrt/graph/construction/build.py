@@ -61,7 +61,7 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
 def _of_composite(
     composite: Any, op: OpDef, values: Sequence[Any], name: str | None, kwargs: dict[str, Any]
 ) -> Any:
-    """What ``op`` does with a composite tensor: see `flowrt.graph.construction.composites`."""
+    """The result of ``op`` for a composite tensor: see `flowrt.graph.construction.composites`."""
     own = composite.own_functions.get(op.name)
     if own is not None:
         return own(*values, name=name, **kwargs)

@@ -7,11 +7,15 @@ closed.
 
 Initializing an iterator and taking an element both change it, so they are WRITE ops: they run in the order of
 creation, each once per step.
+
+A handle can be a string, too, which is fed to choose the iterator of a step. It names a resource of this
+process by a number that cannot be guessed, and holds no reference to it.
 """
 
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,11 +25,27 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from flowrt.dtypes import DType
+from flowrt.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    OutOfRangeError,
+)
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import Effect, Effects, OpDef, Privilege, define_handle, define_op, sample
+from flowrt.graph.op_def import (
+    Effect,
+    Effects,
+    OpDef,
+    Privilege,
+    ShapeContext,
+    define_handle,
+    define_op,
+    sample,
+)
 from flowrt.graph.resources.step_context import current_step, wait_until
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -48,9 +68,13 @@ Open: TypeAlias = Callable[[Sequence[Any], Put], Elements]
 """Begins a run, given the values of the tensors that `make_iterator` was given."""
 
 
+def _as_it_is(array: Any) -> Any:
+    return array
+
+
 @final
 class IteratorResource:
-    """A session's iterator.
+    """A session's iterator, of the handle ``node``.
 
     ``open_first``, if given, opens its elements when the first is requested.
 
@@ -58,16 +82,23 @@ class IteratorResource:
     time whatever the dataset does. An element that arrives too late is used by the next step.
     """
 
-    __slots__ = ("_closed", "_elements", "_late", "_lock", "_name", "_open_first", "put")
+    __slots__ = (
+        "__weakref__", "_closed", "_elements", "_late", "_lock", "_name", "_open_first",
+        "output_shapes", "output_types", "put", "string_handle",
+    )  # fmt: skip
 
-    def __init__(self, name: str, open_first: Open | None = None) -> None:
-        self._name, self._open_first = name, open_first
+    def __init__(self, node: Node, open_first: Open | None = None) -> None:
+        self._name, self._open_first = node.name, open_first
+        self.output_types: Sequence[DType] = node.attrs["output_types"]
+        self.output_shapes: Sequence[Shape] = node.attrs["output_shapes"]
+        self.string_handle = f"{node.name}:{secrets.token_hex(8)}".encode()
+        _by_string[self.string_handle] = self
         self._lock = threading.Lock()
         self._elements: Elements | None = None
         self._late: deque[Future[tuple[Any, ...]]] = deque()
         """Elements that steps have begun to wait for and left, the first one first."""
         self._closed = False
-        self.put: Put = lambda array: array
+        self.put: Put = _as_it_is
 
     def settle(self, device: Any) -> None:
         """Set the device of the iterator."""
@@ -135,6 +166,9 @@ class IteratorResource:
             old.close()
 
 
+_by_string: WeakValueDictionary[bytes, IteratorResource] = WeakValueDictionary()
+
+
 def begin(function: Callable[[], Any]) -> Future[Any]:
     """The future result of ``function()``, computed by a new thread."""
     future: Future[Any] = Future()
@@ -188,7 +222,7 @@ _ELEMENT = "output_types: list(type), output_shapes: list(shape)"
 
 iterator_op = define_handle(
     "IteratorV2",
-    lambda node: IteratorResource(node.name),
+    IteratorResource,
     "The handle of an iterator of the session, which an initializer gives its elements.",
     output="handle: resource",
     attrs=f"shared_name: string = '', container: string = '', {_ELEMENT}",
@@ -196,7 +230,7 @@ iterator_op = define_handle(
 
 one_shot_iterator_op = define_handle(
     "OneShotIterator",
-    lambda node: IteratorResource(node.name, _open_of(node)),
+    lambda node: IteratorResource(node, _open_of(node)),
     "The handle of an iterator that begins by itself and ends for good.",
     output="handle: resource",
     attrs=f"token: string, shared_name: string = '', container: string = '', {_ELEMENT}",
@@ -237,6 +271,58 @@ iterator_get_next_op: OpDef[list[Tensor]] = define_op(
     kernel=_get_next,
     effects=Effects(Effect.WRITE, waits=True),
     doc="The components of an iterator's next element.",
+)
+
+
+iterator_to_string_handle_op: OpDef[Tensor] = define_op(
+    "IteratorToStringHandle",
+    "iterator: resource -> string_handle: string",
+    shape=lambda s: [()],
+    kernel=lambda xp, iterator: np.array(iterator.string_handle, object),
+    effects=Effects(Effect.READ),
+    doc="The string that names an iterator of the session, for `Iterator.from_string_handle`.",
+)
+
+
+def _from_string(
+    xp: Any, string_handle: Any, output_types: Sequence[DType], output_shapes: Sequence[Shape]
+) -> IteratorResource:
+    iterator = _by_string.get(string_handle[()])
+    if iterator is None:
+        raise NotFoundError(
+            "expected the value of an iterator's string_handle(), of a session of this process that is open; "
+            f"got {string_handle[()]!r}"
+        )
+    if iterator.put is not _as_it_is:
+        raise InvalidArgumentError(f"expected an iterator on a CPU; got {string_handle[()]!r}, on a GPU")
+    has = [*zip(iterator.output_types, iterator.output_shapes, strict=True)]
+    asked = [*zip(output_types, output_shapes, strict=True)]
+    if len(has) != len(asked) or not all(
+        own is dtype and compatible(shape, expected)
+        for (own, shape), (dtype, expected) in zip(has, asked, strict=True)
+    ):
+        raise InvalidArgumentError(f"expected an iterator with {_texts(asked)}; got one with {_texts(has)}")
+    return iterator
+
+
+def _handle_of_string(s: ShapeContext) -> list[Shape]:
+    if not compatible(s.shapes[0], ()):
+        raise InvalidArgumentError(f"expected one string; got shape {format_shape(s.shapes[0])}")
+    return [()]
+
+
+def _texts(components: Sequence[tuple[DType, Shape]]) -> str:
+    return ", ".join([f"{dtype.name}{format_shape(shape)}" for dtype, shape in components]) or "no component"
+
+
+iterator_from_string_handle_op: OpDef[Tensor] = define_op(
+    "IteratorFromStringHandleV2",
+    "string_handle: string -> handle: resource",
+    attrs=_ELEMENT,
+    shape=_handle_of_string,
+    kernel=_from_string,
+    effects=Effects(Effect.STATEFUL),
+    doc="The handle of the iterator that a string names. It must have the same components.",
 )
 
 
