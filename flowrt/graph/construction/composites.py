@@ -41,7 +41,7 @@ def takes_composites(function: Callable[P, R]) -> Callable[P, R]:
         own = composite.own_functions.get(function.__name__)
         if own is None:
             raise misuse(f"{function.__name__}: got {composite!r}", UnimplementedError)
-        return own(*args, **kwargs)  # type: ignore[no-any-return]
+        return own(*args, **kwargs)
 
     return call
 
@@ -54,6 +54,6 @@ def elementwise_of_composites(function: Callable[P, R]) -> Callable[P, R]:
         composite = composite_among(args)
         if composite is None:
             return function(*args, **kwargs)
-        return composite.own_elementwise(function, args, kwargs)  # type: ignore[no-any-return]
+        return composite.own_elementwise(function, args, kwargs)
 
     return call
