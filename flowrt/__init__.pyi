@@ -41,6 +41,7 @@ from flowrt import nn as nn
 from flowrt import profiler as profiler
 from flowrt import python as python
 from flowrt import python_io as python_io
+from flowrt import ragged as ragged
 from flowrt import random as random
 from flowrt import resource_loader as resource_loader
 from flowrt import reverse as _reverse_v2

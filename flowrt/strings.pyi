@@ -7,14 +7,14 @@ from flowrt import string_strip as _strip
 from flowrt import string_to_hash_bucket_fast as _to_hash_bucket_fast
 from flowrt import substr as substr
 from flowrt.graph.construction.operation import Tensor
-from flowrt.ragged.parts_of_strings import string_bytes_split as _bytes_split
-from flowrt.ragged.parts_of_strings import string_split as _split
 from flowrt.graph.ops.text.formatting import string_format as _format
 from flowrt.graph.ops.text.strings import reduce_join as reduce_join
 from flowrt.graph.ops.text.strings import string_join as _join
 from flowrt.graph.ops.text.strings import string_length as _length
 from flowrt.graph.ops.text.strings import string_to_number as _to_number
 from flowrt.graph.typing import TensorLike
+from flowrt.ragged.parts_of_strings import string_bytes_split as _bytes_split
+from flowrt.ragged.parts_of_strings import string_split as _split
 from flowrt.tf1.missing_names import missing_from as missing_from
 
 bytes_split = _bytes_split

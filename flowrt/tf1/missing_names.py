@@ -195,7 +195,7 @@ PUBLIC_NAMESPACES = [
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
-    "contrib.factorization", "sets",
+    "contrib.factorization", "ragged", "sets",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 

@@ -238,7 +238,7 @@ def test_tensorflows_ways_of_writing_a_tensor_are_read(text: str, expected: np.n
         ("dtype: DT_FLOAT tensor_shape { unknown_rank: true }", InvalidArgumentError, "full shape"),
         ("dtype: DT_FLOAT tensor_shape { dim { size: -1 } }", InvalidArgumentError, "full shape"),
         ("dtype: DT_FLOAT tensor_shape { dim { size: -2 } }", InvalidArgumentError, r"got \[-2\]"),
-        ("dtype: DT_QINT8 tensor_shape { }", InvalidArgumentError, "DT_QINT8"),
+        ("dtype: DT_INVALID tensor_shape { }", InvalidArgumentError, "DT_INVALID"),
         ("dtype: DT_RESOURCE tensor_shape { }", InvalidArgumentError, "resource"),
         ("dtype: DT_FLOAT_REF tensor_shape { }", InvalidArgumentError, "float32_ref.*use_resource=True"),
         ("dtype: DT_UINT8 tensor_shape { } int_val: 256", InvalidArgumentError, "uint8 values; got 256"),

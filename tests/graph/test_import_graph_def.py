@@ -328,7 +328,7 @@ CONST = """node { name: "c" op: "Const" attr { key: "dtype" value { type: DT_%s 
             "Placeholder 'x'.*'dtype'.*float32_ref",
         ),
         (SOURCE.replace("type: DT_FLOAT", "i: 1"), InvalidArgumentError, "'dtype'.*kind type; got int"),
-        (SOURCE.replace("DT_FLOAT", "DT_QINT8"), InvalidArgumentError, "'dtype'.*DT_QINT8"),
+        (SOURCE.replace("DT_FLOAT", "DT_INVALID"), InvalidArgumentError, "'dtype'.*DT_INVALID"),
         ('node { name: "x" op: "Placeholder" }', InvalidArgumentError, r"Placeholder 'x'.*'dtype' \(type\)"),
         ('node { name: "n" op: "AddN" }', InvalidArgumentError, "AddN 'n'.*'N': expected a value"),
         (

@@ -237,8 +237,8 @@ class Binder:
         """Bind ``node``, which is ``planned`` in the class's first part: tensors have its names."""
         if node.op.effect is Effect.NESTED:
             self._bind_functions(node, planned)
-        elif node.op.lists is not None and (opened := self._open_list(node)) is not None:
-            opened.bind(node, self._builder, self.tensors)
+        elif node.op.lists is not None and (opened := self._open_list(planned)) is not None:
+            opened.bind(planned, self._builder, self.tensors)
         elif node.op.name == "_Recv":
             self._bind_receive(node, planned)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
@@ -246,9 +246,9 @@ class Binder:
         if self.tensors.large_registers:
             self._free_registers(node, planned, position)
 
-    def _open_list(self, node: Node) -> OpenList | None:
-        """The list that ``node`` changes or reads, if a loop has opened it."""
-        value = self.tensors[node.inputs[0]].value if node.inputs else None
+    def _open_list(self, planned: Node) -> OpenList | None:
+        """The list that ``planned`` changes or reads, if a loop has opened it."""
+        value = self.tensors[planned.inputs[0]].value if planned.inputs else None
         return value if isinstance(value, OpenList) else None
 
     def _bind_known(self, node: Node, planned: Node, storage: Storage) -> None:

@@ -103,6 +103,10 @@ size_op = define_op(
 )
 
 
+def _batch_rank(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return same(rank(values[0].tensor) - 1)
+
+
 rank_op = define_op(
     "Rank",
     "input: T in STORED -> host int32",
@@ -110,7 +114,7 @@ rank_op = define_op(
     kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
     samples=arrays(),
     value=lambda s: None if s.shapes[0] is None else len(s.shapes[0]),
-    batch=lambda b, op, values: same(rank(values[0].tensor) - 1),
+    batch=_batch_rank,
     doc="The number of dimensions.",
 )
 

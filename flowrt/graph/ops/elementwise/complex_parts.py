@@ -83,17 +83,27 @@ def _build_complex(xp: Any, real: Any, imag: Any, Tout: DType, out: Any = None) 
     return out
 
 
+def _imag_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+    return [complex(zero_of(dy.dtype), dy)]
+
+
+def _angle_jvp(op: Operation, dx: Tensor) -> list[Tensor]:
+    return [imag(realdiv(dx, op.inputs[0]))]
+
+
+def _conj_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+    return [conj(dy)]
+
+
+def _complex_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+    return [unbroadcast(real(dy), *op.inputs), unbroadcast(imag(dy), *op.inputs[::-1])]
+
+
 real_op = _part(
     "Real", _copied(lambda x: x.real), lambda op, dy: [cast(dy, op.inputs[0].dtype)], LINEAR, "The real part."
 )
 
-imag_op = _part(
-    "Imag",
-    _copied(lambda x: x.imag),
-    lambda op, dy: [complex(zero_of(dy.dtype), dy)],
-    LINEAR,
-    "The imaginary part.",
-)
+imag_op = _part("Imag", _copied(lambda x: x.imag), _imag_vjp, LINEAR, "The imaginary part.")
 
 complex_abs = _part(
     "ComplexAbs", lambda xp, x, out=None: xp.absolute(x, out), _abs_vjp, _abs_jvp, "The magnitude."
@@ -103,7 +113,7 @@ angle_op = _part(
     "Angle",
     lambda xp, input, out=None: xp.arctan2(input.imag, input.real, out),
     _angle_vjp,
-    lambda op, dx: [imag(realdiv(dx, op.inputs[0]))],
+    _angle_jvp,
     "The angle to the positive real axis, from -pi to pi.",
 )
 
@@ -111,7 +121,7 @@ conj_op = elementwise_op(
     "Conj",
     "input: T in COMPLEX -> T",
     kernel=Ufunc("conjugate"),
-    vjp=lambda op, dy: [conj(dy)],
+    vjp=_conj_vjp,
     jvp=LINEAR,
     samples=lambda rng: (sample(np.array([1 + 2j, -1j])), sample(np.array(1j, np.complex64))),
     simplify=undoes_itself,
@@ -124,7 +134,7 @@ complex_op = define_op(
     attrs="Tout: type = complex64",
     shape=broadcast_shape,
     kernel=_build_complex,
-    vjp=lambda op, dy: [unbroadcast(real(dy), *op.inputs), unbroadcast(imag(dy), *op.inputs[::-1])],
+    vjp=_complex_vjp,
     jvp=LINEAR,
     samples=lambda rng: (
         sample(

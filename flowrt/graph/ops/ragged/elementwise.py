@@ -154,14 +154,17 @@ def _operator(function: Callable[..., Any], is_reflected: bool = False) -> Calla
     return method
 
 
-for _key, _function in {
+_BINARY: dict[str, Callable[..., Any]] = {
     "add": add, "sub": subtract, "mul": multiply, "truediv": truediv, "floordiv": floordiv, "mod": floormod,
     "pow": power, "and": logical_and, "or": logical_or, "xor": logical_xor,
-}.items():  # fmt: skip
-    setattr(RaggedTensor, f"__{_key}__", _operator(_function))
-    setattr(RaggedTensor, f"__r{_key}__", _operator(_function, is_reflected=True))
-for _key, _function in {
+}  # fmt: skip
+_OTHERS: dict[str, Callable[..., Any]] = {
     "lt": less, "le": less_equal, "gt": greater, "ge": greater_equal, "neg": neg, "abs": absolute,
     "invert": logical_not,
-}.items():  # fmt: skip
+}  # fmt: skip
+
+for _key, _function in _BINARY.items():
+    setattr(RaggedTensor, f"__{_key}__", _operator(_function))
+    setattr(RaggedTensor, f"__r{_key}__", _operator(_function, is_reflected=True))
+for _key, _function in _OTHERS.items():
     setattr(RaggedTensor, f"__{_key}__", _operator(_function))

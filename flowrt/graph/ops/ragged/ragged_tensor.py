@@ -63,6 +63,9 @@ class RaggedTensor:
         if known == 0:
             raise misuse("RaggedTensor: expected values of at least one dimension; got a scalar")
 
+    def __getitem__(self, key: Any) -> Any:
+        return self.own_functions["__getitem__"](self, key)
+
     # --- from rows
 
     @classmethod
@@ -182,18 +185,18 @@ class RaggedTensor:
             counts = [None] * len(nested_value_rowids) if nested_nrows is None else nested_nrows
             for rows, count in zip(reversed(nested_value_rowids), reversed(counts), strict=True):
                 flat_values = cls.from_value_rowids(flat_values, rows, count, validate=validate)
-            return flat_values  # type: ignore[no-any-return]
+            return flat_values
 
     @classmethod
     def _nested(
-        cls, method: Callable[..., Any], values: Any, parts: Sequence[Any], name: str | None, validate: bool
+        cls, method: Callable[..., Any], values: Any, parts: Any, name: str | None, validate: bool
     ) -> RaggedTensor:
         if isinstance(parts, Tensor):
             raise misuse("RaggedTensor: expected a list of vectors, one for each level of rows; got a tensor")
         with get_default_graph().name_scope(name or "RaggedFromNestedRows"):
             for part in reversed(parts):
                 values = method(values, part, validate=validate)
-            return values  # type: ignore[no-any-return]
+            return values
 
     # --- from other tensors, and to them
 

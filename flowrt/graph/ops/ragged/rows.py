@@ -243,7 +243,7 @@ def _of_rank(value: Any, ragged_rank: int) -> RaggedTensor:
     return value
 
 
-def _one_after_another(parts: Sequence[RaggedTensor]) -> RaggedTensor:
+def _one_after_another(parts: Sequence[Any]) -> Any:
     if len(parts) == 1:
         return parts[0]
     inner = [part.values for part in parts]
@@ -365,8 +365,8 @@ def _rank(input: RaggedTensor, name: str | None = None) -> Tensor:
     return rank(input.flat_values) + input.ragged_rank
 
 
-RaggedTensor.__getitem__ = _item  # type: ignore[attr-defined]
 RaggedTensor.own_functions.update({
-    "gather": _gather, "expand_dims": _expand_dims, "concat": _concat, "stack": stack_rows, "Tile": _tile,
+    "__getitem__": _item, "gather": _gather, "expand_dims": _expand_dims, "concat": _concat,
+    "stack": stack_rows, "Tile": _tile,
     "boolean_mask": _boolean_mask, "where": where, "where_v2": where, "size": _size, "rank": _rank,
 })  # fmt: skip
