@@ -22,7 +22,6 @@ from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches
 from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.plan.plan import Plan
-from flowrt.executor.plan.plan_description import settled
 from flowrt.executor.session.session import BaseSession, Session, not_a_dict
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.layouts.attributes import MESH
@@ -190,4 +189,4 @@ def read_plan(
 
 def _read(session: BaseSession, asked: CompileRequest, read: Callable[[Plan], T]) -> tuple[T | None, str]:
     plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
-    return (None, OF_TASKS) if plan is None else (read(settled(plan)), "")
+    return (None, OF_TASKS) if plan is None else (read(plan), "")

@@ -125,21 +125,39 @@ class LocalRuntime:
             return self._compile(graph, request, shapes, times)
 
     def _compile(self, graph: Graph, request: Request, shapes: Sequence[Shape], times: CompileTimes) -> Plan:
-        fetches, feeds = request.fetches, dict(zip(request.feeds, shapes, strict=True))
-        asked = StepRequest(graph, fetches.tensors, fetches.targets, feeds, request.done)
         fuses = self._jit is Jit.EAGER
-        placed = compile_step(asked, self._options(fuses, times), self._recent)
-        handles = [node for node in placed if node.op.effect is Effect.HANDLE]
-        self._assigned.update([(node.name, node.device) for node in handles])
+        placed = self._placed(graph, request, shapes, self._options(fuses, times))
         if self._config.log_device_placement:
             for node in placed:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (on request)
         earlier = None if fuses else self._plan_before(placed)
         plan = self._new_plan(placed, self._options(fuses, times), earlier)
         times.log(len({program.device.name for program in plan.programs}))
-        if self._jit is Jit.BACKGROUND and self._optimises() and self._seed is None:
+        if self._has_next_tier():
             plan.next_tier = NextTier(functools.partial(self._plan_with_loops, placed), len(placed))
         return plan
+
+    def compile_settled(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Plan:
+        """The plan that takes the place of that of `compile` after some runs; that of `compile` if none does.
+        Raises as `compile`.
+        """
+        if not self._has_next_tier():
+            return self.compile(graph, request, shapes)
+        return self._plan_with_loops(self._placed(graph, request, shapes, self._options(fuses=False)))
+
+    def _has_next_tier(self) -> bool:
+        return self._jit is Jit.BACKGROUND and self._optimises() and self._seed is None
+
+    def _placed(
+        self, graph: Graph, request: Request, shapes: Sequence[Shape], options: CompileOptions
+    ) -> Subgraph:
+        """The subgraph of ``request`` on its devices, where its variables then stay."""
+        fetches, feeds = request.fetches, dict(zip(request.feeds, shapes, strict=True))
+        asked = StepRequest(graph, fetches.tensors, fetches.targets, feeds, request.done)
+        placed = compile_step(asked, options, self._recent)
+        handles = [node for node in placed if node.op.effect is Effect.HANDLE]
+        self._assigned.update([(node.name, node.device) for node in handles])
+        return placed
 
     def _new_plan(
         self,

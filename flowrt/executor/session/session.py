@@ -25,6 +25,7 @@ from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.executor.observe.step_stats import StepRecorder, describe_step
 from flowrt.executor.partial.partial_run import PartialRun
 from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.plan_description import settled
 from flowrt.executor.program.runner import StepControl
 from flowrt.executor.session.clusters import CLUSTERS
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
@@ -352,14 +353,15 @@ class BaseSession(InNotebook):
         return self._runtime.compile_options()
 
     def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
-        """The plan for a run of ``fetches`` with ``feeds`` of these shapes; None for a cluster, where each
-        task has a plan. Nothing runs. Raises as `run`.
+        """The plan that runs of ``fetches`` with ``feeds`` of these shapes come to after a while; None for a
+        cluster, where each task has a plan. Nothing runs. Raises as `run`.
         """
         request = self._request(fetches, feeds)
         if not isinstance(self._runtime, LocalRuntime):
             return None
         shapes = tuple(feeds.values())
-        return request.plans.get(shapes) or self._runtime.compile(self._graph, request, shapes)
+        plan = request.plans.get(shapes)
+        return self._runtime.compile_settled(self._graph, request, shapes) if plan is None else settled(plan)
 
     # --- partial runs
 
