@@ -87,3 +87,11 @@ def test_rows_that_do_not_fit_are_an_error_of_the_step(session: tf.Session) -> N
 def test_a_function_without_a_ragged_form_says_so() -> None:
     with pytest.raises(tf.errors.UnimplementedError, match="MatrixInverse: expected tensors; got Ragged"):
         tf.matrix_inverse(tf.ragged.constant(ROWS))
+
+
+def test_ragged_tensors_have_no_python_values() -> None:
+    rows = tf.ragged.constant([[1, 2], [3]])
+    with pytest.raises(TypeError, match=r"test_ragged\.py.*cannot be iterated"):
+        list(rows)
+    with pytest.raises(TypeError, match="has no truth value"):
+        bool(rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NoReturn, final
 
 from flowrt.dtypes import DType, DTypeLike, as_dtype, int32, int64, string
 from flowrt.errors import DTypeError
@@ -65,6 +65,20 @@ class RaggedTensor:
 
     def __getitem__(self, key: Any) -> Any:
         return self.own_functions["__getitem__"](self, key)
+
+    def __bool__(self) -> NoReturn:
+        raise misuse(
+            "RaggedTensor: has no truth value: the graph has no values yet. Use flowrt.cond() or where() for "
+            "if; 'is None' tests for None",
+            DTypeError,
+        )
+
+    def __iter__(self) -> NoReturn:  # without it Python would ask for rows for ever
+        raise misuse(
+            "RaggedTensor: cannot be iterated: the graph has no values yet. Use ragged.map_flat_values() for "
+            "a function of all elements, or index its rows",
+            DTypeError,
+        )
 
     # --- from rows
 
