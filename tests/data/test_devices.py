@@ -68,7 +68,8 @@ def test_steps_without_a_deadline_take_elements_on_their_own_thread():
         def close(self):
             pass
 
-    iterator = IteratorResource("it", lambda *_: Elements())
+    handle = tf.data.Dataset.range(1).make_one_shot_iterator().resource.op.node
+    iterator = IteratorResource(handle, lambda *_: Elements())
     iterator.next()
     with step_scope(StepControl()):
         iterator.next()
