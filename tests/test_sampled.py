@@ -54,6 +54,23 @@ def test_sampled_softmax_over_all_classes_is_the_softmax() -> None:
         np.testing.assert_allclose(*session.run([sampled, full]), rtol=1e-5)
 
 
+@pytest.mark.parametrize("loss", [tf.nn.nce_loss, tf.nn.sampled_softmax_loss])
+def test_removed_hits_leave_finite_losses_in_half_precision(loss: Callable[..., tf.Tensor]) -> None:
+    losses = []
+    for dtype in (tf.float64, tf.float16):
+        rng = np.random.default_rng(0)
+        weights, biases, inputs = (tf.constant(rng.normal(size=s), dtype) for s in ((9, 5), 9, (3, 5)))
+        sample = (tf.constant([2, 3, 7], tf.int64), tf.fill([3, 1], tf.cast(0.5, dtype)), tf.ones([3], dtype))
+        losses.append(
+            loss(
+                weights, biases, [[1], [3], [7]], inputs, 3, 9, sampled_values=sample,
+                remove_accidental_hits=True,
+            )
+        )  # fmt: skip
+    with tf.Session() as session:
+        np.testing.assert_allclose(*session.run(losses), rtol=0.02, atol=0.01)
+
+
 def test_nce_loss_is_logistic_regression_against_the_sample() -> None:
     weights, biases = np.eye(4, dtype=np.float32), np.zeros(4, np.float32)
     sample = (tf.constant([2, 3]), tf.fill([1, 1], 0.5), tf.constant([0.25, 0.5]))

@@ -122,7 +122,8 @@ def _logits_and_labels(
     sampled_logits += rows(biases, sampled) - log(sampled_counts)
     if remove_accidental_hits:
         hits = reduce_any(equal(reshape(labels, [-1, num_true, 1]), reshape(sampled, [1, 1, -1])), 1)
-        sampled_logits += cast(hits, inputs.dtype) * ACCIDENT
+        lowest = max(ACCIDENT, float(inputs.dtype.min) / 2)  # infinite, it would times 0 be no number
+        sampled_logits += cast(hits, inputs.dtype) * lowest
     truths = ones_like(true_logits) / num_true
     return concat([true_logits, sampled_logits], 1), concat([truths, zeros_like(sampled_logits)], 1)
 
