@@ -133,6 +133,8 @@ def test_counts_have_the_probabilities_of_their_formulas() -> None:
         )
         geometric = session.run(tfd.Geometric(probs=np.float64(0.3)).prob(k))
         np.testing.assert_allclose(geometric, 0.3 * 0.7**k)
+        between = session.run(tfd.Geometric(probs=np.float64(0.3)).prob(k + 0.5))
+        np.testing.assert_allclose(between, geometric)
         assert session.run(tfd.Deterministic(2.0).prob([2.0, 3.0])).tolist() == [1, 0]
         hot = tfd.OneHotCategorical(probs=PROBS, dtype=tf.float64)
         np.testing.assert_allclose(session.run(hot.prob(np.eye(3)[[2, 0]])), [0.5, 0.6])

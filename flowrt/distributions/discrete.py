@@ -491,7 +491,8 @@ class Geometric(Distribution):
         return floor(log(drawn) / log1p(-self._probs))
 
     def _log_prob(self, counts: Any) -> Tensor:
-        return xlogy(counts, 1.0 - self._probs) + log(self._probs)
+        """The probability of the whole number below ``counts``, as TensorFlow 1 has it."""
+        return xlogy(floor(counts), 1.0 - self._probs) + log(self._probs)
 
     def _cdf(self, counts: Any) -> Tensor:
         """The probability of the whole numbers up to ``counts``."""
