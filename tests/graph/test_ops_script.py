@@ -367,7 +367,8 @@ def test_comparisons_hold_or_fail_when_run(name: str, good: Any, bad: Any) -> No
 
 
 def test_comparisons_of_constants_fail_while_the_graph_is_built() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"MINE expected x == y .*got x \[1, 2\], y \[1, 3\]"):
+    message = r"test_ops_script\.py:\d+\): MINE expected x == y .*got x \[1, 2\], y \[1, 3\]"
+    with pytest.raises(InvalidArgumentError, match=message):
         assertions.assert_equal([1, 2], [1, 3], message="MINE")
     assert assertions.assert_less(1, 2).type == "NoOp"
 

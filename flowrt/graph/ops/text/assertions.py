@@ -36,6 +36,7 @@ from flowrt.graph.ops.elementwise.complex_parts import abs
 from flowrt.graph.ops.text.formatting import summarize_value
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import format_shape
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import optional, parameters_of, with_parameters
 from flowrt.graph.typing import TensorLike
 
@@ -139,7 +140,7 @@ def _comparison(
             a, b = _array_of(x), _array_of(y)
             if a is not None and b is not None:
                 if not np.all(holds(a, b)):
-                    raise InvalidArgumentError(f"{report.about(text)}; got x {a.tolist()}, y {b.tolist()}")
+                    raise misuse(f"{report.about(text)}; got x {a.tolist()}, y {b.tolist()}")
                 return _nothing_left()
             return report.check(reduce_all(compare(x, y)), text, "x:", x, "y:", y)
 
