@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_ENTRY_POINTS = str(Path(_PACKAGE).parent / "flowrt_command.py")
 _NUMPY = os.path.dirname(np.__file__) + "/"
 _COMMANDS = os.path.dirname(sys.executable)
 """Directory in which installers place ``flowrt`` and similar commands."""
@@ -35,6 +36,7 @@ def is_between(file: str) -> bool:
         or file in (contextlib.__file__, functools.__file__)  # a user's ``with`` statement passes through it
         or file == "<frozen runpy>"  # python -m flowrt
         or os.path.dirname(file) == _COMMANDS
+        or file == _ENTRY_POINTS
     )
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import flowrt_command
+from flowrt.base.user_frames import is_library
 from tests.each import nightly
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,3 +27,7 @@ def test_a_command_is_the_one_of_its_name(name: str) -> None:
     )  # fmt: skip
     assert (started.returncode, started.stderr) == (0, "")
     assert started.stdout.startswith(f"{name} ")
+
+
+def test_the_line_that_starts_a_command_is_not_the_users() -> None:
+    assert is_library(flowrt_command.__file__)
