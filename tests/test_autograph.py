@@ -763,8 +763,9 @@ def with_an_assignment_expression(x):
 def test_what_is_not_converted_runs_as_it_is_and_says_where(program, what, reason):
     with pytest.warns(
         RuntimeWarning, match=rf"{what} \(.*test_autograph\.py:\d+\) is not converted: {reason}"
-    ):
+    ) as caught:
         y = tf.function(program, autograph=True)(tf.constant(2.0))
+    assert caught[0].filename == __file__
     assert run(y) == 6
 
 

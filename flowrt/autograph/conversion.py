@@ -58,11 +58,12 @@ def _obstacle(func: types.FunctionType) -> str | None:
 
 def _warn(func: types.FunctionType, reason: str) -> None:
     code = func.__code__
-    warnings.warn(
+    warnings.warn_explicit(
         f"autograph: {func.__qualname__} ({code.co_filename}:{code.co_firstlineno}) is not converted:"
         f" {reason:.200}",
         RuntimeWarning,
-        stacklevel=3,
+        code.co_filename,
+        code.co_firstlineno,
     )
 
 
