@@ -112,7 +112,8 @@ def elastic_host(
             coordinator, f"worker {index}", f"{here} ({parse_address(address).host})", address
         )
         tasks.append(new_task(index, elastic_variables(os.environ, place, local, nproc.most)))
-    say(f"elastic: {nnodes} hosts, {nproc} workers and {spares} spares on each; coordinator at {coordinator}")
+    hosts = f"{nnodes} host{'s' if nnodes.most > 1 else ''}"
+    say(f"elastic: {hosts}, {nproc} workers and {spares} spares on each; coordinator at {coordinator}")
     return ElasticHost(tasks, server, len(nodes.spec) > 1)
 
 
