@@ -210,15 +210,20 @@ def test_the_picture_is_saved_as_svg_and_as_png(page, browser, tmp_path):
 
 def test_two_graphs_are_compared(browser, tmp_path):
     earlier, *_ = network()
+    with earlier.as_default():
+        tf.identity(tf.placeholder(tf.float32, [6, 24], "size"), "resized")
     tf.train.write_graph(earlier, str(tmp_path), "earlier.pb", as_text=False)
     graph, *_ = network()
     with graph.as_default():
         tf.exp(graph.get_tensor_by_name("loss:0"), name="new")
+        tf.identity(tf.placeholder(tf.float32, [6, 30], "size"), "resized")
     export(graph, tmp_path / "compared.html", against=tmp_path / "earlier.pb")
     opened = browser.open(tmp_path / "compared.html")  # at what has changed
     assert opened.text_of("h1") == "graph, compared with earlier.pb"
     counts = opened.evaluate("['added', 'removed', 'changed'].map((kind) => flowrtPage.changes[kind])")
-    assert counts == [1, 0, 0]
+    assert counts == [1, 0, 2]
+    told = opened.evaluate("[...document.querySelectorAll('#details .what')].map((what) => what.textContent)")
+    assert "float32[6, 24] → float32[6, 30]" in told
     opened.close()
 
 

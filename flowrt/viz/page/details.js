@@ -364,9 +364,11 @@ function differences(stage, item) {
   return names.map((name) => ({ name, before: before[name] || "—", after: after[name] || "—" }));
 }
 
+const BETWEEN_NAMES = /, (?![^[\]]*\])/; // a comma in the brackets of a shape is none
+
 /** [before, after] of a difference, without the names that lists of names have in common. */
 function onlyDifferent({ before, after }) {
-  const [was, is] = [before, after].map((text) => text.split(", "));
+  const [was, is] = [before, after].map((text) => text.split(BETWEEN_NAMES));
   const without = (names, others) => names.filter((name) => !others.includes(name)).join(", ") || "—";
   return [without(was, is), without(is, was)];
 }
