@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import TracebackType
 
 import pytest
 
@@ -76,6 +77,16 @@ def raised_by_flowrt(error: BaseException) -> BaseException:
     return error
 
 
+def innermost_of_flowrt(error: BaseException) -> TracebackType:
+    """A traceback of one frame: the last of flowrt's own."""
+    entry, found = error.__traceback__, None
+    while entry is not None:
+        found = entry if "/flowrt/" in entry.tb_frame.f_code.co_filename else found
+        entry = entry.tb_next
+    assert found is not None
+    return TracebackType(None, found.tb_frame, found.tb_lasti, found.tb_lineno)
+
+
 @pytest.mark.parametrize("error", [ValueError("x"), InvalidArgumentError("x")], ids=["users", "ours"])
 def test_frames_between_the_users_are_left_out(error: BaseException) -> None:
     user_traceback.shorten(raised_by_flowrt(error))
@@ -91,6 +102,16 @@ def test_a_bug_in_flowrt_shows_everything() -> None:
         tf.Graph().as_graph_def(from_version="x")  # type: ignore[arg-type]
     user_traceback.shorten(caught.value)
     assert files_of(caught.value)[-1] != __file__
+
+
+def test_a_cause_that_flowrt_raised_and_caught_is_its_message_alone() -> None:
+    cause = raised_by_flowrt(InvalidArgumentError("refused"))
+    cause.__traceback__ = innermost_of_flowrt(cause)
+    error = raised_by_flowrt(InvalidArgumentError("did not answer"))
+    error.__cause__ = cause
+    user_traceback.shorten(error)
+    assert cause.__traceback__ is None
+    assert set(files_of(error)) == {__file__}
 
 
 def test_a_wrong_setting_is_refused() -> None:

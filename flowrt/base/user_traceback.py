@@ -40,7 +40,10 @@ def install(environ: Mapping[str, str] = os.environ) -> None:
 
 
 def shorten(error: BaseException) -> None:
-    """Leave the user's frames only in the tracebacks of ``error``, its causes, and what they replace."""
+    """Leave the user's frames only in the tracebacks of ``error``, its causes, and what they replace.
+
+    A cause that flowrt raised and caught keeps its message alone; ``error`` itself always has frames.
+    """
     seen = set[int]()
     pending: list[BaseException | None] = [error]
     while pending:
@@ -48,17 +51,19 @@ def shorten(error: BaseException) -> None:
         if each is None or id(each) in seen:
             continue
         seen.add(id(each))
-        each.__traceback__ = _of_user(each)
+        found = _of_user(each)
+        each.__traceback__ = found or (each.__traceback__ if each is error else None)
         pending += (each.__cause__, each.__context__)
 
 
 def _of_user(error: BaseException) -> TracebackType | None:
+    """The user's frames of ``error``'s traceback; all of it for a bug in flowrt."""
     entries = list(_entries(error.__traceback__))
     kept = [entry for entry in entries if not _is_library(entry.tb_frame)]
     is_raised_by_user = kept[-1:] == entries[-1:]
     is_ours = isinstance(error, OpError) or type(error).__module__.startswith("flowrt.")
     is_bug = isinstance(error, InternalError) or not (is_raised_by_user or is_ours)
-    if is_bug or not kept:
+    if is_bug:
         return error.__traceback__
     rest: TracebackType | None = None
     for entry in reversed(kept):
