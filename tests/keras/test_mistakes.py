@@ -58,6 +58,8 @@ def test_arguments_of_fit() -> None:
             r"got one of \[12, 1\]\. If these are class numbers, utils\.to_c",
         ),
         (lambda: classifier(None).fit(X, Y), InvalidArgumentError, "expected a loss"),
+        (lambda: classifier(metric=["acc"]), TypeError, "'metric'. Nearest: metrics"),
+        (lambda: classifier(run_eagerly=True), UnimplementedError, "run_eagerly=True is not supported"),
         (lambda: classifier("hinj"), InvalidArgumentError, "got 'hinj'. Nearest: hinge"),
         (lambda: layers.Dense(1, activation="rleu"), InvalidArgumentError, "got 'rleu'. Nearest: relu"),
         (

@@ -74,7 +74,7 @@ class Model(Network):
         sample_weight_mode: Any = None,
         weighted_metrics: Any = None,
         target_tensors: Any = None,
-        **_: Any,
+        **options: Any,
     ) -> None:
         """Set how the model is trained and measured.
 
@@ -82,6 +82,10 @@ class Model(Network):
         function of true and predicted values, or a list or dict of them, one for each output; ``metrics``
         likewise.
         """
+        for name in _NOT_SUPPORTED:
+            if options.get(name):
+                raise UnimplementedError(f"compile: {name}={options[name]!r} is not supported")
+        _refuse_others("compile", options, self.compile, (*_WITHOUT_EFFECT, *_NOT_SUPPORTED))
         self.optimizer = optimizers.get(optimizer)
         self.loss = loss
         self._settings = Settings(
@@ -544,12 +548,20 @@ class _Step:
 _OF_GENERATORS = ("max_queue_size", "workers", "use_multiprocessing")
 """Arguments of `Model.fit` and its like that change no result."""
 
+_WITHOUT_EFFECT = ("cloning", "experimental_run_tf_function", "options")
+"""Arguments of TensorFlow's `Model.compile` that change no result."""
 
-def _refuse_others(name: str, options: Mapping[str, Any], function: Callable[..., Any]) -> None:
-    """Raise `TypeError` for arguments that no version has."""
+_NOT_SUPPORTED = ("run_eagerly", "distribute", "run_metadata")
+"""Arguments of TensorFlow's `Model.compile` whose effect a program would miss."""
+
+
+def _refuse_others(
+    name: str, options: Mapping[str, Any], function: Callable[..., Any], more: Sequence[str] = _OF_GENERATORS
+) -> None:
+    """Raise `TypeError` for arguments that no version has; ``more`` are not in the signature, but exist."""
     for unknown in options:
-        if unknown not in _OF_GENERATORS:
-            known = [*inspect.signature(function).parameters, *_OF_GENERATORS]
+        if unknown not in more:
+            known = [*inspect.signature(function).parameters, *more]
             raise TypeError(f"{name}: there is no argument {unknown!r}.{nearest(unknown, known)}")
 
 
