@@ -209,6 +209,8 @@ def test_all_that_does_not_match_is_named() -> None:
         InvalidArgumentError, match=r"target lacks 'kernel'. Nearest: kernels; source lacks 'kernels'"
     ):
         copy({"kernel": a}, {"kernels": a})
+    with pytest.raises(InvalidArgumentError, match=r"same keys; target lacks 'u'; source lacks 'w'$"):
+        copy({"u": a}, {"w": a})
     shapes = r"0: a float32\[2, 3\] for b float32\[3, 2\]; 1: a float32\[2, 3\] for c float64\[2, 3\]"
     with pytest.raises(InvalidArgumentError, match=shapes):
         copy([a, a], [b, c])

@@ -64,7 +64,8 @@ def _pairs(source: Any, target: Any) -> list[tuple[str, Variable, Variable]]:
 
 
 def _missing(keys: Iterable[str], there: Collection[str], where: str) -> list[str]:
-    return [f"{where} lacks {key!r}.{nearest(key, there)}" for key in keys if key not in there]
+    hints = {key: nearest(key, there) for key in keys if key not in there}
+    return [f"{where} lacks {key!r}{'.' * bool(hint)}{hint}" for key, hint in hints.items()]
 
 
 def _check(pairs: Sequence[tuple[str, Variable, Variable]]) -> None:
