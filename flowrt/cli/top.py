@@ -78,7 +78,7 @@ def lines(target: str, tasks: Sequence[TaskView]) -> list[str]:
     """The table: a line a task, and below it the reasons why tasks do not answer."""
     answering = [each for each in tasks if not each.error]
     stragglers = [each.task for each in tasks if each.is_straggler]
-    head = f"{target}: {len(tasks)} tasks"
+    head = f"{target}: {len(tasks)} task{'s' * (len(tasks) != 1)}"
     if len(answering) < len(tasks):
         head += f", {len(tasks) - len(answering)} without an answer"
     if stragglers:

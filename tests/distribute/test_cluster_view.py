@@ -89,6 +89,11 @@ def test_tasks_are_in_the_order_of_their_numbers_and_say_why_they_do_not_answer(
     assert (tasks["w:10"].state, tasks["w:10"].error) == ("no answer", "gone")
 
 
+def test_one_task_is_one_task() -> None:
+    tasks = list(seen({}, {"w:0": reading(1.0)}).values())
+    assert top.lines("grpc://h:1", tasks)[0] == "grpc://h:1: 1 task"
+
+
 def stragglers(now: Mapping[str, Reading | str]) -> set[str]:
     before = {task: reading(0.0) for task in now}
     return {task for task, each in seen(before, now).items() if each.is_straggler}
