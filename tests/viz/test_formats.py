@@ -19,7 +19,7 @@ from flowrt.viz.formats.dot import encode_dot, encode_svg
 from flowrt.viz.formats.graph_def import TOO_LARGE, graph_def_of
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
-from flowrt.viz.formats.picture import clipped
+from flowrt.viz.formats.picture import clipped, heading
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.sources import Step
 from tests.viz.graphs import CPU0, CPU1, nested, network
@@ -54,7 +54,18 @@ def test_dot_has_a_cluster_a_device_a_box_a_node_and_dashes_where_tensors_cross(
     assert len(re.findall(r"^  n\d+ -> n\d+ ", text, re.MULTILINE)) == len(shown.view.edges)
     transfers = [edge for edge in shown.view.edges if edge.kind is EdgeKind.TRANSFER]
     assert text.count("style=dashed, color") == len(transfers) > 0
-    assert r"layer_0/out:0\nfloat32[8, 16] 512 B\nshared memory" in text
+    assert r'label="512 B", tooltip="layer_0/out:0\nfloat32[8, 16]\nshared memory"' in text
+    assert text.count("shared memory") == 1 + len(transfers)  # in the title, and in each tooltip
+
+
+def test_a_picture_with_two_routes_has_that_of_each_transfer_on_it():
+    shown = pictured()
+    first, *others = [edge for edge in shown.view.edges if edge.kind is EdgeKind.TRANSFER]
+    edges = [first._replace(transport="network"), *others]
+    text = encode_dot(shown._replace(view=shown.view._replace(edges=edges))).decode()
+    assert r"512 B\nnetwork" in text
+    assert r"512 B\nshared memory" in text
+    assert "transfers by" not in text
 
 
 def test_dot_colours_devices_when_they_are_known():
@@ -97,7 +108,7 @@ def test_without_graphviz_an_svg_says_what_is_missing(monkeypatch):
 def test_mermaid_has_a_line_a_box_and_subgraphs_that_end():
     shown = pictured(format="mermaid", depth=2)
     lines = encode_mermaid(shown).decode().splitlines()
-    assert lines[1] == "flowchart TB"
+    assert lines[:4] == ["---", f'title: "{heading(shown)}"', "---", "flowchart TB"]
     assert sum(bool(re.match(r" +n\d+[(\[]", line)) for line in lines) == len(shown.view.nodes)
     starts = sum(line.lstrip().startswith("subgraph") for line in lines)
     assert starts == sum(line.strip() == "end" for line in lines) == len(shown.view.groups)
@@ -105,8 +116,8 @@ def test_mermaid_has_a_line_a_box_and_subgraphs_that_end():
 
 
 def test_mermaid_takes_no_name_for_markup():
-    comment, *lines = encode_mermaid(renamed(pictured(format="mermaid"))).decode().splitlines()
-    assert comment.startswith("%% ")
+    lines = encode_mermaid(renamed(pictured(format="mermaid"))).decode().splitlines()
+    assert lines[2] == "---"
     for line in lines:
         for text in re.findall(r'"([^"]*)"', line):
             assert not set(text.replace("<br/>", "")) & set("<>{}|\\")

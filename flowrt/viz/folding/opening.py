@@ -18,7 +18,7 @@ class Screen(NamedTuple):
     rows: int
 
 
-LAPTOP = Screen(48, 18)
+LAPTOP = Screen(48, 14)
 """Graphviz's boxes on 1440 x 900 pixels, with texts of 9 pixels."""
 
 

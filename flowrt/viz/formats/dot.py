@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 from flowrt.errors import DeadlineExceededError, InternalError, UnavailableError
-from flowrt.viz.formats.picture import Picture, edge_lines, node_lines
+from flowrt.viz.formats.picture import Picture, edge_lines, heading, node_lines, route_of
 from flowrt.viz.from_parts import is_full
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, is_stage
 
@@ -21,10 +21,11 @@ PALETTE = (
 """Colours of devices, in the order of their appearance; light enough for black text."""
 
 _HEAD = """digraph flowrt {{
-  graph [label={title}, labelloc=t, fontname="Helvetica", fontsize=14, rankdir=TB, newrank=true]
+  graph [label={title}, labelloc=t, fontname="Helvetica", fontsize=14, rankdir=TB]
+  graph [newrank=true, ranksep=0.25]
   node [shape=box, style="rounded,filled", fillcolor=white, color="#6e7781"]
   node [fontname="Helvetica", fontsize=11]
-  edge [color="#6e7781", fontname="Helvetica", fontsize=9, arrowsize=0.7]"""
+  edge [color="#6e7781", fontname="Helvetica", fontsize=11, arrowsize=0.7]"""
 
 _EDGE = {
     EdgeKind.DATA: "",
@@ -49,7 +50,7 @@ _GROUP = {
 
 def encode_dot(picture: Picture) -> bytes:
     """``picture.view`` as text in UTF-8."""
-    return "\n".join([*_lines(picture.title, picture.view), ""]).encode("utf-8", "backslashreplace")
+    return "\n".join([*_lines(heading(picture), picture.view), ""]).encode("utf-8", "backslashreplace")
 
 
 def _lines(title: str, view: GraphView) -> Iterator[str]:
@@ -76,8 +77,9 @@ def _lines(title: str, view: GraphView) -> Iterator[str]:
     yield from box("", "  ")
     if not any(group.kind is GroupKind.DEVICE for group in view.groups.values()):
         yield from _legend(colors)
+    route = route_of(view)
     for edge in view.edges:
-        yield f"  {ids[edge.source]} -> {ids[edge.target]} [{_edge(edge)}]"
+        yield f"  {ids[edge.source]} -> {ids[edge.target]} [{_edge(edge, route)}]"
     yield "}"
 
 
@@ -111,14 +113,17 @@ def _node(node: NodeView, colors: Mapping[str, str]) -> str:
     return ", ".join(facts)
 
 
-def _edge(edge: EdgeView) -> str:
+def _edge(edge: EdgeView, route: str) -> str:
     facts = [_EDGE[edge.kind]] if _EDGE[edge.kind] else []
     if edge.moves:
         color = COLLECTIVES[max(edge.moves, key=lambda move: move.nbytes).collective]
         facts.append(f'color="{color}", fontcolor="{color}"')
-    lines = edge_lines(edge)
+    lines = edge_lines(edge, route)
     if lines:
         facts.append(f"label={_quoted(*lines)}")
+    if edge.kind is EdgeKind.TRANSFER:
+        tensor = "" if edge.facts is None else str(edge.facts)
+        facts.append(f"tooltip={_quoted(edge.tensor, tensor, edge.transport)}")
     if edge.num_edges > 1:
         facts.append(f"penwidth={min(1 + edge.num_edges / 4, 4):g}")
     return ", ".join(facts)

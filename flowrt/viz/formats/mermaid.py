@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from flowrt.errors import ResourceExhaustedError
 from flowrt.viz.formats.dot import device_colors
-from flowrt.viz.formats.picture import Picture, edge_lines, node_lines
+from flowrt.viz.formats.picture import Picture, edge_lines, heading, node_lines, route_of
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
 
 MAX_EDGES = 500
@@ -27,7 +27,8 @@ def encode_mermaid(picture: Picture) -> bytes:
         raise ResourceExhaustedError(
             f"mermaid: expected at most {MAX_EDGES} edges; got {edges}. --depth and --focus reduce them"
         )
-    lines = [f"%% {re.sub(r'[^ -~]', '?', picture.title)}", "flowchart TB", *_lines(picture.view)]
+    title = re.sub(r"""[^ -~]|[%<>{}|"\\]""", "?", heading(picture))  # could end the text, or be a directive
+    lines = ["---", f'title: "{title}"', "---", "flowchart TB", *_lines(picture.view)]
     return "\n".join([*lines, ""]).encode()
 
 
@@ -46,8 +47,9 @@ def _lines(view: GraphView) -> Iterator[str]:
                 yield f"{indent}end"
 
     yield from box("", "  ")
+    route = route_of(view)
     for edge in view.edges:
-        yield f"  {ids[edge.source]} {_arrow(edge)} {ids[edge.target]}"
+        yield f"  {ids[edge.source]} {_arrow(edge, route)} {ids[edge.target]}"
     for i, (device, color) in enumerate(device_colors(view).items()):
         placed = [ids[node.name] for node in view.nodes.values() if node.device == device]
         yield f"  device{i}({_quoted(device)})"
@@ -60,8 +62,8 @@ def _shape(node: NodeView) -> str:
     return f"({text})" if node.op else f"[[{text}]]"
 
 
-def _arrow(edge: EdgeView) -> str:
-    lines = edge_lines(edge)
+def _arrow(edge: EdgeView, route: str) -> str:
+    lines = edge_lines(edge, route)
     return f"{_ARROW[edge.kind]}|{_quoted(*lines)}|" if lines else _ARROW[edge.kind]
 
 

@@ -47,20 +47,33 @@ def node_lines(node: NodeView) -> list[str]:
     return [*head, clipped(made + more)] if made else head
 
 
-def edge_lines(edge: EdgeView) -> list[str]:
-    """All facts of a transfer; for other edges the number that they bundle, and in a view of layouts the
-    tensor that a mesh cuts, and what moves.
+def edge_lines(edge: EdgeView, route: str = "") -> list[str]:
+    """The size of a transfer, or number and size of those that it bundles, and how they are carried unless by
+    ``route``, which the picture states once: longer texts overlap. For other edges the number that they
+    bundle, and in a view of layouts the tensor that a mesh cuts, and what moves.
     """
+    count = f"{edge.num_edges} ×" if edge.num_edges > 1 else ""
     if edge.kind is EdgeKind.TRANSFER:
-        tensors = clipped(edge.tensor) if edge.num_edges == 1 else f"{edge.num_edges} tensors"
-        shape = str(edge.facts) if edge.num_edges == 1 and edge.facts is not None else ""
         size = size_text(edge.nbytes) if edge.nbytes else ""
-        return [line for line in (tensors, f"{shape} {size}".strip(), edge.transport) if line]
-    if edge.num_edges > 1:
+        amount = ", ".join(filter(None, (count, size)))
+        return [line for line in (amount, edge.transport) if line not in ("", route)]
+    if count:
         sums = totals(edge.moves).items()
-        return [f"{edge.num_edges} ×", *(f"{n} {kind}, {size_text(nbytes)}" for kind, (n, nbytes) in sums)]
+        return [count, *(f"{n} {kind}, {size_text(nbytes)}" for kind, (n, nbytes) in sums)]
     tensor = [edge.facts.layout] if edge.facts is not None and edge.facts.layout else []
     return [*tensor, *map(str, edge.moves)]
+
+
+def route_of(view: GraphView) -> str:
+    """The route of all transfers, "shared memory" for instance; "" if there are several."""
+    routes = {edge.transport for edge in view.edges if edge.kind is EdgeKind.TRANSFER}
+    return routes.pop() if len(routes) == 1 else ""
+
+
+def heading(picture: Picture) -> str:
+    """The title, with the route of transfers, if they have one."""
+    route = route_of(picture.view)
+    return f"{picture.title}; transfers by {route}" if route else picture.title
 
 
 def clipped(text: str) -> str:
