@@ -552,7 +552,7 @@ _WITHOUT_EFFECT = ("cloning", "experimental_run_tf_function", "options")
 """Arguments of TensorFlow's `Model.compile` that change no result."""
 
 _NOT_SUPPORTED = ("run_eagerly", "distribute", "run_metadata")
-"""Arguments of TensorFlow's `Model.compile` whose effect a program would miss."""
+"""Arguments of TensorFlow's `Model.compile` with an effect that a program would miss."""
 
 
 def _refuse_others(
