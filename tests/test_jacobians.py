@@ -149,3 +149,19 @@ def test_wrong_uses_are_typed_errors_with_the_users_line():
         with pytest.raises(error, match=message) as caught:
             call()
         assert "test_jacobians.py" in caught.value.source
+
+
+@pytest.mark.parametrize(
+    "second",
+    [lambda y, x: tf.hessians(y, x)[0], lambda y, x: tf.jacobian(tf.gradients(y, x)[0], x)],
+    ids=["hessians", "jacobian"],
+)
+def test_second_derivatives_by_a_rule_that_clips_are_those_of_reverse_mode(second):
+    @tf.custom_gradient
+    def cubes(x):
+        return x**3, lambda dy: tf.clip_by_value(dy, -1.0, 1.0) * 3 * x**2
+
+    x = tf.constant([1.0, 2.0])
+    y = tf.reduce_sum(cubes(x) ** 2)
+    with tf.Session() as session:
+        np.testing.assert_allclose(session.run(second(y, x)), [[6, 0], [0, 12]])

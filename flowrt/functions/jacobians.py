@@ -4,6 +4,9 @@ A Jacobian is computed by columns, one forward sweep per element of the xs (`col
 reverse sweep per element of the ys (`rows`). All sweeps of a kind are one sweep over a batch of unit tensors
 (`_over_units`), so the number of operations does not depend on the number of elements. Intermediate values
 from xs to ys are computed once.
+
+A user's reverse rule, of `custom_gradient` for instance, need not be linear: one may clip what it is given.
+Only reverse sweeps do then what TensorFlow does, so a graph with such a rule gets them.
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.functions.vectorization import loop, vectorize
 from flowrt.graph.construction.build import constant_tensor, convert_to_tensor
-from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.derivatives.forward_mode import ForwardSweep, value_spec
 from flowrt.graph.derivatives.gradients import as_tensors, gradients
+from flowrt.graph.derivatives.jvp import jvp_rule
+from flowrt.graph.op_def import BY_VJP
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.reductions import reduce_prod
 from flowrt.graph.ops.base.filling import zeros
@@ -41,7 +46,7 @@ def jacobian(ys: Structure, xs: Structure, name: str = "jacobian") -> Structure:
 
     Uses n forward sweeps for xs of n elements in total, or m reverse sweeps for ys of m elements: the smaller
     number; forward ones if equal, since those keep no intermediate values; the known one if only one of the
-    numbers is known.
+    numbers is known. In a graph with `custom_gradient` they are reverse sweeps, if m is known.
 
     Raises `InvalidArgumentError` if neither is known and for a y that depends on no x, `DTypeError` for a y
     or x that is not floating, and the errors of `gradients` and `forward_gradients`.
@@ -57,7 +62,7 @@ def jacobian(ys: Structure, xs: Structure, name: str = "jacobian") -> Structure:
         raise misuse(f"jacobian: {y!r} depends on none of the xs")
     graph = y_tensors[0].graph
     with graph, graph.name_scope(name):
-        by_columns = m is None or (n is not None and n <= m)
+        by_columns = m is None or (n is not None and n <= m and not _has_reverse_rules(graph))
         return pack_blocks(ys, xs, (columns if by_columns else rows)(y_tensors, x_tensors))
 
 
@@ -71,8 +76,9 @@ def hessians(
 ) -> list[Tensor]:
     """The second derivatives of ``sum(ys)``: for an x of shape ``[*s]`` a tensor of shape ``[*s, *s]``.
 
-    One reverse sweep, then one forward sweep over it for each element of x. Raises `InvalidArgumentError` for
-    an x without a static shape, and if the ys do not depend on it.
+    One reverse sweep, then one forward sweep over it for each element of x; in a graph with `custom_gradient`
+    reverse sweeps. Raises `InvalidArgumentError` for an x without a static shape, and if the ys do not depend
+    on it.
 
     Example:
         >>> x = tf.constant([1.0, 2.0])
@@ -87,8 +93,16 @@ def hessians(
         if gradient is None:
             raise misuse(f"hessians: the ys do not depend on {x!r}")
         with x.graph, x.graph.name_scope(name):
-            found.append(columns([convert_to_tensor(gradient)], [x], beside)[0][0])
+            slope = convert_to_tensor(gradient)
+            blocks = rows([slope], [x]) if _has_reverse_rules(x.graph) else columns([slope], [x], beside)
+            found.append(blocks[0][0])
     return found
+
+
+def _has_reverse_rules(graph: Graph) -> bool:
+    """Whether an operation of ``graph`` has a reverse rule of the user's."""
+    overridden = [op for op in graph.get_operations() if "_gradient_op_type" in op.node.attrs]
+    return any(jvp_rule(op) is BY_VJP for op in overridden)
 
 
 def columns(ys: Sequence[Tensor], xs: Sequence[Tensor], colocate: bool = False) -> Blocks:
