@@ -50,6 +50,7 @@ def test_steps_are_those_of_the_formulas(kind: str, cosine: bool) -> None:
         x, against = normalized(batch, cosine), normalized(seen, cosine)
         every = ((x[:, None] - against) ** 2).sum(-1)
         np.testing.assert_allclose(distances[i], every.min(1) * (0.5 if cosine else 1), rtol=1e-4, atol=1e-5)
+        assert distances[i].min() >= 0  # its root is a number
         mine = every.argmin(1)[:, None] == np.arange(3)
         if kind == "late" and i == 3:  # after three steps
             seen, counts = normalized(moved, cosine), np.zeros(3)

@@ -243,9 +243,9 @@ def _squared_distances(points: Tensor, centers: Tensor) -> Tensor:
 
 
 def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of the center nearest to each point, and their squared distance."""
+    """The index of the center nearest to each point, and their squared distance, which rounding leaves at 0."""
     distances = _squared_distances(points, centers)
-    return argmin(distances, 1), reduce_min(distances, 1)
+    return argmin(distances, 1), maximum(reduce_min(distances, 1), 0)
 
 
 def check_choices(what: str, initial_clusters: Any, distance_metric: str) -> None:
