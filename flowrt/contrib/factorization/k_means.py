@@ -243,7 +243,7 @@ def _squared_distances(points: Tensor, centers: Tensor) -> Tensor:
 
 
 def _nearest(points: Tensor, centers: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of the center nearest to each point, and their squared distance, which rounding leaves at 0."""
+    """The index of the center nearest to each point, and their squared distance, which is never below 0."""
     distances = _squared_distances(points, centers)
     return argmin(distances, 1), maximum(reduce_min(distances, 1), 0)
 
