@@ -196,3 +196,12 @@ def test_shares_below_a_value() -> None:
     np.testing.assert_allclose(found[1], 1 - (1 - x / 3) ** 2, rtol=1e-12)
     np.testing.assert_allclose(found[2], 0.5 - np.arctan(x) / np.pi, rtol=1e-12)
     np.testing.assert_allclose(found[3], np.cumsum(found[4]), rtol=1e-5)
+
+
+def test_the_covariance_of_a_mixture_of_vectors_has_the_variances_on_its_diagonal() -> None:
+    parts = tfd.MultivariateNormalDiag([[-1.0, 1.0], [1.0, -1.0]], scale_identity_multiplier=[0.3, 0.6])
+    mixture = tfd.MixtureSameFamily(tfd.Categorical(probs=[0.3, 0.7]), parts)
+    with tf.Session() as session:
+        covariance, variance = session.run([mixture.covariance(), mixture.variance()])
+    np.testing.assert_allclose(covariance, [[1.119, -0.84], [-0.84, 1.119]], rtol=1e-6)
+    np.testing.assert_allclose(np.diag(covariance), variance, rtol=1e-6)

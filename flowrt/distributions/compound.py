@@ -201,6 +201,12 @@ class MixtureSameFamily(Distribution):
         squares = self._parts.variance() + square(self._parts.mean())
         return self._mixed(squares, softmax(self._cat.logits)) - square(self._mean())
 
+    def _covariance(self) -> Tensor:
+        """Of vectors: the mean of the components' covariances, and the covariance of their means."""
+        apart = self._parts.mean() - expand_dims(self._mean(), -2)
+        each = self._parts.covariance() + expand_dims(apart, -1) * expand_dims(apart, -2)
+        return reduce_sum(each * _over_values(softmax(self._cat.logits), 2), -3)
+
 
 class Independent(Distribution):
     """``distribution`` with its last ``reinterpreted_batch_ndims`` axes of the batch as axes of a value: by
