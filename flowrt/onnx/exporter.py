@@ -189,7 +189,8 @@ class Exporter:
 
     def _check_refused(self) -> None:
         if self._refused:
-            rows = [f"{len(self._refused)} operations cannot be exported:", *self._refused]
+            noun = "operation" if len(self._refused) == 1 else "operations"
+            rows = [f"{len(self._refused)} {noun} cannot be exported:", *self._refused]
             raise UnimplementedError("\n  ".join(rows))
 
     # --- nodes

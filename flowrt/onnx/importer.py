@@ -77,10 +77,15 @@ def check_operations(model: Any) -> None:
                 missing[domain, proto.op_type, version].append(proto.name or next(iter(proto.output), ""))
     if missing:
         rows = [
-            f"{domain or 'ONNX'}'s {op} (opset {version}): {len(names)} nodes, the first is {names[0]!r}"
+            f"{domain or 'ONNX'}'s {op} (opset {version}): {_nodes_from(names)}"
             for (domain, op, version), names in missing.items()
         ]
-        raise UnimplementedError("\n  ".join([f"{len(rows)} operations are not supported:", *rows]))
+        head = "1 operation is" if len(rows) == 1 else f"{len(rows)} operations are"
+        raise UnimplementedError("\n  ".join([f"{head} not supported:", *rows]))
+
+
+def _nodes_from(names: Sequence[Any]) -> str:
+    return f"node {names[0]!r}" if len(names) == 1 else f"{len(names)} nodes, the first is {names[0]!r}"
 
 
 def _nodes(protos: Any, depth: int = 0) -> Iterator[Any]:

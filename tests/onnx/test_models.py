@@ -127,7 +127,8 @@ def test_a_name_that_is_no_text() -> None:
 def test_a_missing_operation_of_which_the_output_is_no_text() -> None:
     model = model_of([helper.make_node("Wxyz", ["x"], ["q"])], [info("x", [2])], [info("q", [2])])
     content = model.SerializeToString().replace(b"\x12\1q", b"\x12\1\xff")
-    with pytest.raises(UnimplementedError, match=r"Wxyz \(opset \d+\): 1 nodes, the first is b'\\xff'"):
+    message = r"1 operation is not supported:\n.*Wxyz \(opset \d+\): node b'\\xff'"
+    with pytest.raises(UnimplementedError, match=message):
         load(content)
 
 
@@ -260,7 +261,7 @@ def test_all_missing_operations_are_named_at_once() -> None:
         helper.make_node("Odd", ["b"], ["y"], domain="my.ops"),
     ]
     message = (
-        r"2 operations are not supported:\n  ONNX's ImageDecoder \(opset 20\): 1 nodes, .* 'decode'\n"
+        r"2 operations are not supported:\n  ONNX's ImageDecoder \(opset 20\): node 'decode'\n"
         r"  my\.ops's Odd \(opset 0\): 2 nodes, the first is 'odd'"
     )
     with pytest.raises(UnimplementedError, match=message):
