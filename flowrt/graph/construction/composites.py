@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ParamSpec, TypeVar
 
 from flowrt.errors import UnimplementedError
+from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.source import misuse
 
 P = ParamSpec("P")
@@ -20,10 +21,14 @@ R = TypeVar("R")
 def composite_among(values: Iterable[Any]) -> Any:
     """The first composite of ``values``, or of lists among them; None without any."""
     for value in values:
-        if hasattr(value, "own_functions"):
+        kind = type(value)
+        if kind is Tensor:  # nearly all are, and a name that an object lacks is looked up slowly
+            continue
+        if kind is list or kind is tuple:
+            if (found := composite_among(value)) is not None:
+                return found
+        elif hasattr(value, "own_functions"):
             return value
-        if type(value) in (list, tuple) and value and (found := composite_among(value)) is not None:
-            return found
     return None
 
 

@@ -237,7 +237,6 @@ multiply = binary_op(
 )
 
 
-@elementwise_of_composites
 def add(x: NumericLike, y: NumericLike, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined.
 
