@@ -28,10 +28,9 @@ from flowrt.graph.ops.array.ranges import range as range_
 from flowrt.graph.ops.array.reductions import reduce_max, reduce_sum
 from flowrt.graph.ops.array.statistics import argmax
 from flowrt.graph.ops.base.filling import broadcast_dynamic_shape, broadcast_to, zeros_like
-from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_v2
-from flowrt.graph.ops.elementwise.division import xlogy
 from flowrt.graph.ops.elementwise.incomplete import igammac
 from flowrt.graph.ops.elementwise.math import exp, expm1, floor, log, log1p, sigmoid
 from flowrt.graph.ops.elementwise.special import lgamma
@@ -247,7 +246,7 @@ class OneHotCategorical(_Classes):
         return one_hot(self._classes(n, seed), self.event_size, dtype=self.dtype)
 
     def _log_prob(self, x: Any) -> Tensor:
-        chosen = cast(x, self._logits.dtype)
+        chosen = stop_gradient(cast(x, self._logits.dtype))  # as in TensorFlow, classes have no gradient
         return reduce_sum(where_v2(equal(chosen, 0), 0 * chosen, chosen * log_softmax(self._logits)), -1)
 
     def _mean(self) -> Tensor:
@@ -491,8 +490,10 @@ class Geometric(Distribution):
         return floor(log(drawn) / log1p(-self._probs))
 
     def _log_prob(self, counts: Any) -> Tensor:
-        """The probability of the whole number below ``counts``, as TensorFlow 1 has it."""
-        return xlogy(floor(counts), 1.0 - self._probs) + log(self._probs)
+        """The probability of the whole number that is next below ``counts``."""
+        whole = floor(counts)
+        chances = where_v2(equal(whole, 0), zeros_like(self._probs), self._probs)  # never 0 * log(0)
+        return whole * log1p(-chances) + log(self._probs)
 
     def _cdf(self, counts: Any) -> Tensor:
         """The probability of the whole numbers up to ``counts``."""

@@ -10,9 +10,10 @@ import numpy as np
 from flowrt.distributions.distribution import FULLY_REPARAMETERIZED, Distribution, checked, floats
 from flowrt.distributions.kullback_leibler import RegisterKL
 from flowrt.distributions.special import lbeta, log_ndtr, ndtr, ndtri
+from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import stack
-from flowrt.graph.ops.base.filling import ones_like, zeros_like
+from flowrt.graph.ops.base.filling import fill, ones_like, zeros_like
 from flowrt.graph.ops.elementwise.comparison import greater, greater_equal, less, logical_or, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.incomplete import betainc
@@ -212,10 +213,9 @@ class Cauchy(_LocationScale):
         return self._entropy_of(math.log(4 * math.pi))
 
     def _mean(self) -> Tensor:
-        return self._spread(_NAN)
+        return fill(self.batch_shape_tensor(), constant(_NAN, self.dtype))
 
-    def _stddev(self) -> Tensor:
-        return self._spread(_NAN)
+    _stddev = _mean
 
     def _mode(self) -> Tensor:
         return self._loc * ones_like(self._scale)

@@ -12,7 +12,7 @@ LACKS = {
     "Categorical": "mean variance stddev covariance quantile",
     "Cauchy": "covariance",
     "Deterministic": "covariance quantile",
-    "Dirichlet": "cdf quantile",
+    "Dirichlet": "mode cdf quantile",  # the mode of a batch is an error of shapes
     "DirichletMultinomial": "entropy mode cdf quantile",
     "Exponential": "covariance quantile",
     "ExponentialWithSoftplusRate": "covariance quantile",
@@ -119,7 +119,6 @@ def calls(tf):
                 )
         if not {"mean", "stddev"} & set(LACKS[name].split()) and name not in UNSAMPLED:
             found[f"{name}_sampled"] = (lambda *args, k=kind: are_near(tf, k(*args)), *given)
-    second = [rng.uniform(0.3, 3, (2, 3)) for _ in range(2)]
     for name in (
         "Bernoulli",
         "Beta",
@@ -136,7 +135,7 @@ def calls(tf):
         if name == "MultivariateNormalTriL":
             other = (m[::-1].copy(), lower[::-1].copy())
         else:
-            other = tuple(np.broadcast_to(u, v.shape).copy() for u, v in zip(second, given))  # noqa: B905
+            other = tuple(rng.uniform(0.3, 3, v.shape) for v in given)
         found[f"{name}_kl"] = (
             lambda *args, k=kind: d.kl_divergence(k(*args[: len(args) // 2]), k(*args[len(args) // 2 :])),
             *given,
