@@ -261,7 +261,7 @@ def calls(tf):
             ),
             "compute_average_loss": (lambda t: nn.compute_average_loss(t, global_batch_size=6), x),
             "scale_regularization_loss": (nn.scale_regularization_loss, x[0, 0]),
-            "accidental_hits": (
+            "accidental_hits": (  # of candidates drawn twice TensorFlow finds the last only, flowrt all
                 lambda z, s: list(nn.compute_accidental_hits(z, s, num_true=1)),
                 np.int64([[3], [5]]),
                 np.int64([5, 3, 4]),

@@ -138,6 +138,8 @@ def calls(tf):
         "split_comma": (
             lambda t: parts_of(tf, tf.strings.split(t, ",", maxsplit=1, result_type="RaggedTensor")),
             np.array([b"a,b,c", b""])),
+        "bytes_split": (
+            lambda t: parts_of(tf, tf.strings.bytes_split(t)), np.array([[b"ab", b""], [b"c", b"\xc3\xa9"]])),
     }  # fmt: skip
     for name, make, values in (("rows", rows, elements), ("wide", rows, wide), ("nested", nested, elements)):
         rank = 3 if name != "rows" else 2
