@@ -202,7 +202,7 @@ class MixtureSameFamily(Distribution):
         return self._mixed(squares, softmax(self._cat.logits)) - square(self._mean())
 
     def _covariance(self) -> Tensor:
-        """The covariance of vectors: the mean of the components', and that of their means."""
+        """The mean of the components' covariances, and the covariance of their means: only of vectors."""
         apart = self._parts.mean() - expand_dims(self._mean(), -2)
         each = self._parts.covariance() + expand_dims(apart, -1) * expand_dims(apart, -2)
         return reduce_sum(each * _over_values(softmax(self._cat.logits), 2), -3)
