@@ -54,6 +54,15 @@ def test_sizes_count_different_values() -> None:
     assert tf.contrib.metrics.set_size(empty).eval(session=tf.Session()).tolist() == [0, 0]
 
 
+def test_rows_may_be_of_any_width() -> None:
+    """Such as places that are hashes: 4 rows of 2**62 are more places than an int64 counts."""
+    given = tf.SparseTensor([[0, 5], [0, 2**61], [3, 0]], [7, 1, 2], [4, 2**62])
+    found, sizes = tf.Session().run([tf.sets.union(given, given), tf.sets.size(given)])
+    assert found.indices.tolist() == [[0, 0], [0, 1], [3, 0]]
+    assert found.values.tolist() == [1, 7, 2]
+    assert sizes.tolist() == [2, 0, 0, 1]
+
+
 def test_mistakes_are_typed() -> None:
     row = tf.SparseTensor([[0, 1], [0, 0]], [1, 2], [1, 2])
     session = tf.Session()

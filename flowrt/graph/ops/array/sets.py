@@ -36,10 +36,14 @@ def _rows(name: str, places: Any, sizes: Any, validate_indices: bool) -> Keys:
     inside = bool(((places >= 0) & (places < sizes)).all())
     if not inside:
         raise InvalidArgumentError(f"{name}_indices: expected places within {list(shape)}; got one outside")
-    flat = np.ravel_multi_index(tuple(places.T), shape) if len(places) else np.zeros(0, np.int64)
-    if validate_indices and (np.diff(flat) <= 0).any():
+    *leading, last = places.T  # not all in one number: widths may be 2**62
+    rows = np.zeros_like(last)
+    if leading and len(places):
+        rows = np.ravel_multi_index(tuple(leading), shape[:-1])
+    steps = np.diff(rows)
+    if validate_indices and ((steps < 0) | ((steps == 0) & (np.diff(last) <= 0))).any():
         raise InvalidArgumentError(f"{name}_indices: expected places in ascending order, each once")
-    return np.asarray(flat // max(shape[-1], 1), np.int64)
+    return np.asarray(rows, np.int64)
 
 
 def _operate(
