@@ -323,3 +323,17 @@ def test_contribs_truncated_normals_have_its_rounded_variance() -> None:
         largest = 2 * np.sqrt(1.3 / n)
         found = abs(made([200, 1000], dtype=tf.float32, partition_info=None).eval(session=tf.Session())).max()
         assert 0.9995 * largest < found <= largest * (1 + 1e-6)
+
+
+def test_the_models_variables_stand_as_they_are_made() -> None:
+    images = tf.zeros([2, 8, 8, 3])
+    tf.contrib.layers.batch_norm(images, scale=True, scope="a", variables_collections=["mine"])
+    tf.contrib.layers.batch_norm(tf.zeros([2, 3]), scope="b")
+    names = [v.op.name for v in tf.model_variables()]
+    assert names == [v.op.name for v in tf.global_variables()]
+    assert names == [
+        "a/gamma", "a/beta", "a/moving_mean", "a/moving_variance",
+        "b/beta", "b/moving_mean", "b/moving_variance",
+    ]  # fmt: skip
+    mine = [v.op.name for v in tf.get_collection("mine")]
+    assert mine == ["a/moving_mean", "a/moving_variance", "a/beta", "a/gamma"]

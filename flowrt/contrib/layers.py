@@ -316,15 +316,23 @@ avg_pool2d = _pooling("avg_pool2d", pooling.avg_pool, "AvgPool2D")
 
 
 def _collect_variables(layer: BatchNormalization, collections: Any) -> None:
-    """Add the variables of ``layer`` to the model's, and to the ``collections`` for them."""
-    graph, moving = get_default_graph(), ("moving_mean", "moving_variance")
-    names = (*layer.parameters, *moving) if isinstance(layer, _BetaFirst) else (*moving, "beta", "gamma")
-    for name in names:
-        variable = getattr(layer, name)
-        if variable is not None:
-            for key in (GraphKeys.MODEL_VARIABLES, *get_variable_collections(collections, name)):
-                if not any(each is variable for each in graph.get_collection(key)):  # as when it is reused
-                    graph.add_to_collection(key, variable)
+    """Add the variables of ``layer`` to the model's, as they are made, and to the ``collections`` for them,
+    those that move first, as TensorFlow does.
+    """
+    moving = ("moving_mean", "moving_variance")
+    made = (*layer.parameters, *moving)
+    for name in made:
+        _collect(getattr(layer, name), GraphKeys.MODEL_VARIABLES)
+    for name in made if isinstance(layer, _BetaFirst) else (*moving, "beta", "gamma"):
+        for key in get_variable_collections(collections, name):
+            _collect(getattr(layer, name), key)
+
+
+def _collect(variable: Variable | None, key: str) -> None:
+    """Add ``variable`` to a collection, unless it is there, as when it is reused."""
+    graph = get_default_graph()
+    if variable is not None and not any(each is variable for each in graph.get_collection(key)):
+        graph.add_to_collection(key, variable)
 
 
 class _BetaFirst(BatchNormalization):
