@@ -40,6 +40,9 @@ CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time
 TURNS, TURN_S = 15, 0.05
 """The number of turns, and seconds of one."""
 
+PAUSE_S = 0.05
+"""Seconds after a turn: onnxruntime's threads spin for 30 ms after a run, on the cores of the next turn."""
+
 WARM_S = 1.5
 """Seconds of runs before the first turn: compiled loops come in while a plan is running."""
 
@@ -82,6 +85,7 @@ def measured(sides: Sequence[Turn]) -> list[float]:
     for _ in range(TURNS):
         for i, side in enumerate(sides):
             lowest[i] = min(lowest[i], side(TURN_S))
+            time.sleep(PAUSE_S)
     return lowest
 
 
@@ -165,8 +169,6 @@ def _onnxruntime(model: PublicModel, threads: int) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = threads, 3
-    # its threads spin for 30 ms of processor time after a run, on the cores of the turn that follows
-    options.add_session_config_entry("session.force_spinning_stop", "1")
     return onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
 
 
