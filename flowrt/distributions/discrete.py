@@ -490,7 +490,7 @@ class Geometric(Distribution):
         return floor(log(drawn) / log1p(-self._probs))
 
     def _log_prob(self, counts: Any) -> Tensor:
-        """The probability of the whole number that is next below ``counts``."""
+        """The logarithm at the whole number that is next below ``counts``."""
         whole = floor(counts)
         chances = where_v2(equal(whole, 0), zeros_like(self._probs), self._probs)  # never 0 * log(0)
         return whole * log1p(-chances) + log(self._probs)
