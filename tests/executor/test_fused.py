@@ -286,8 +286,7 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
         def run():
             assert may_compile.wait(WAIT_S)
             work()
-            if work is not host_jit.load:
-                is_done.set()
+            is_done.set()
 
         beside(run, nodes)
 
@@ -359,20 +358,19 @@ def test_dimensions_become_one_where_every_operand_goes_through_them_in_one_stri
 def test_threads_that_run_at_once_have_a_plan_compiled_once(monkeypatch):
     """The tier may go while another thread counts its run: nobody sees it half gone."""
     monkeypatch.setenv("FLOWRT_JIT", "background")
-    begun, beside = [], tiers.compile_beside
+    compiled, beside = [], tiers.compile_beside
     monkeypatch.setattr(
-        tiers, "compile_beside", lambda work, nodes: (begun.append(work), beside(work, nodes))
+        tiers, "compile_beside", lambda work, nodes: (compiled.append(nodes), beside(work, nodes))
     )
     x = tf.placeholder(tf.float32, [8])
     with tf.Session() as session:
         y = tf.exp(x) * 2.0 + 1.0
         expected = session.run(y, {x: np.ones(8)})
-        begun.clear()
+        compiled.clear()
         with ThreadPoolExecutor(8) as pool:
             for value in pool.map(lambda _: session.run(y, {x: np.ones(8)}), range(400)):
                 np.testing.assert_allclose(value, expected, rtol=1e-6)
-    assert host_jit.load in begun
-    assert len(begun) == 2
+    assert len(compiled) == 1
 
 
 def test_a_plan_that_cannot_be_compiled_leaves_the_first_one_and_is_not_tried_again():

@@ -96,13 +96,6 @@ def is_available() -> bool:
     return why_unavailable() is None
 
 
-def load() -> None:
-    """Load LLVM and what all loops need, if it is there: 90 ms that the first loop takes otherwise."""
-    if is_available():
-        with _lock:
-            _compiler()
-
-
 @cache
 def why_unavailable() -> str | None:
     """Reason why this process cannot compile, or None."""

@@ -4,8 +4,8 @@ ready (`flowrt.executor.bind.awaited_loops`).
 
 `FLOWRT_JIT` selects when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
 that runs once, such as an initializer, is not worth it: compiling begins with the third run, and for a large
-plan when its steps have taken about as long as compiling will; the compiler is loaded beside the run before.
-A separate thread compiles large plans, so that small ones do not wait for them.
+plan when its steps have taken about as long as compiling will. A separate thread compiles large plans, so
+that small ones do not wait for them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from enum import Enum
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar, final
 
-from flowrt.device.llvm import host_jit
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 LOGGER = logging.getLogger(__name__)
@@ -145,14 +144,10 @@ class NextTier(Generic[P]):
         self._runs = itertools.count(1)  # threads draw each number once
 
     def count_run(self, take: Callable[[P | None], None]) -> None:
-        """Count a run. The one before the last has another thread load the compiler. The last one has it make
-        the plan, compile its first loops, call ``take`` with it, and compile the others; with None if there
-        is no plan or it has no loop.
+        """Count a run. The last one has another thread make the plan, compile its first loops, call
+        ``take`` with it, and compile the others; with None if there is no plan or it has no loop.
         """
-        run = next(self._runs)
-        if run == self._last - 1:
-            compile_beside(host_jit.load, self._nodes)
-        elif run == self._last:
+        if next(self._runs) == self._last:
             compile_beside(lambda: self._compile(take), self._nodes)
 
     def _compile(self, take: Callable[[P | None], None]) -> None:
