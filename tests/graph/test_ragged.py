@@ -95,3 +95,9 @@ def test_ragged_tensors_have_no_python_values() -> None:
         list(rows)
     with pytest.raises(TypeError, match="has no truth value"):
         bool(rows)
+
+
+def test_one_ragged_tensor_is_joined_with_none(session: tf.Session) -> None:
+    rows = tf.ragged.constant([[1, 2], [3]])
+    assert session.run(tf.concat(rows, 0)).to_list() == [[1, 2], [3]]
+    assert session.run(tf.ragged.stack(rows)).to_list() == [[[1, 2], [3]]]

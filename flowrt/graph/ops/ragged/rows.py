@@ -221,6 +221,7 @@ def _axis(rows: RaggedTensor, axis: Any, more: int = 0) -> int:
 
 def _concat(values: Any, axis: Any, name: str = "concat") -> Any:
     """Ragged tensors joined along ``axis``; dense ones among them are taken for ragged."""
+    values = values if isinstance(values, (list, tuple)) else [values]
     with get_default_graph().name_scope(name or "RaggedConcat"):
         rank = max((v.ragged_rank for v in values if isinstance(v, RaggedTensor)), default=1)
         parts = [_of_rank(as_ragged(value), rank) for value in values]
@@ -277,6 +278,7 @@ def stack_rows(values: Sequence[Any], axis: int = 0, name: str = "stack") -> Any
         >>> tf.ragged.stack([tf.constant([1, 2]), tf.constant([3])]).eval().to_list()
         [[1, 2], [3]]
     """
+    values = values if isinstance(values, (list, tuple)) else [values]
     with get_default_graph().name_scope(name or "RaggedStack"):
         parts = [as_ragged(value) for value in values]
         if all(not isinstance(part, RaggedTensor) and part.shape.ndims == 1 for part in parts):
