@@ -321,3 +321,18 @@ def test_the_step_of_a_loop() -> None:
     for _ in range(3):
         h, _ = run(tf.nn.relu(tf.nn.conv2d(h, kernel, strides=[1] * 4, padding="SAME") + h))
     np.testing.assert_allclose(found, h, 1e-4, 1e-4)
+
+
+def test_what_another_device_waits_for_is_sent_beside_an_epilogue(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    with tf.device("/cpu:0"):
+        x = tf.placeholder(tf.float32, [2, 8, 8, 16])
+        y = tf.nn.relu(tf.nn.conv2d(x, tf.constant(1.0, shape=[3, 3, 16, 16]), [1, 1, 1, 1], "SAME") * 0.5)
+        shifted = x + 1.0
+    with tf.device("/cpu:1"):
+        total = tf.reduce_sum(shifted) + tf.reduce_sum(y)
+    options = tf.RunOptions(timeout_in_ms=30_000)
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        for _ in range(4):
+            found = session.run(total, {x: np.ones([2, 8, 8, 16])}, options=options)
+    assert found == 2 * 2 * 1024 + 2 * 16 * 8 * 22 * 22

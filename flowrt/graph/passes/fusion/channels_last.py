@@ -49,7 +49,7 @@ from flowrt.graph.ops.nn.depthwise_conv import (
 from flowrt.graph.ops.nn.pooling import average_pool3d_op, average_pool_op, max_pool3d_op, max_pool_op
 from flowrt.graph.ops.nn.windows import channels_first
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
-from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.passes.prepare.prune import drop_unread
 from flowrt.graph.shapes import Shape, is_static
 
 CONVOLUTIONS = frozenset({conv2d_op, conv3d_op, depthwise_conv2d_op})
@@ -134,7 +134,7 @@ class _Rewriter:
         for node in self._subgraph:
             self._visit(node)
         fetches = tuple(map(self.first, self._subgraph.fetches))
-        return prune(self._subgraph.replace(nodes=self._nodes, fetches=fetches))
+        return drop_unread(self._subgraph.replace(nodes=self._nodes, fetches=fetches))
 
     def _visit(self, node: Node) -> None:
         rule = _RULES.get(node.op, _elementwise if node.op.elementwise else None)

@@ -29,7 +29,7 @@ from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
 from flowrt.graph.passes.fusion.result_functions import ResultFunction, clipped, gated, linear
-from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.passes.prepare.prune import drop_unread
 
 CONVOLUTIONS = frozenset({conv2d_op, conv3d_op, depthwise_conv2d_op})
 SUMS = frozenset({add_v1, add_v2})
@@ -125,9 +125,10 @@ def fuse_epilogues(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
         return subgraph
     inner = {member.name for epilogue in found.values() for member in epilogue.members[:-1]}
     kept = [node for node in subgraph if node.name not in inner]
-    return prune(
-        subgraph.with_nodes([_fused(node, found[node.name]) if node.name in found else node for node in kept])
+    fused = subgraph.with_nodes(
+        [_fused(node, found[node.name]) if node.name in found else node for node in kept]
     )
+    return drop_unread(fused)
 
 
 @final
@@ -204,7 +205,7 @@ class _Finder:
     def _is_step(self, conv: Node, step: Step) -> bool:
         node, at = step.node, step.at
         shape = conv.outputs[0].shape
-        if shape is None or any(m.outputs[0] != TensorSpec(dtypes.float32, shape) for m in step.members):
+        if shape is None or any(m.outputs[:1] != (TensorSpec(dtypes.float32, shape),) for m in step.members):
             return False
         if step.function is not None:
             return True

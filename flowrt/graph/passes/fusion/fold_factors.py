@@ -23,7 +23,7 @@ from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first
 from flowrt.graph.passes.fusion.channels_last import CONVOLUTIONS
 from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler
-from flowrt.graph.passes.prepare.prune import prune
+from flowrt.graph.passes.prepare.prune import drop_unread
 
 SUMS = frozenset({add_v1, add_v2, bias_add_op})
 
@@ -45,7 +45,9 @@ def fold_factors(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
     folded = {last: nodes for conv in subgraph for last, nodes in folder.of(conv)}
     if not folded:
         return subgraph
-    return prune(subgraph.with_nodes([new for node in subgraph for new in folded.get(node.name, [node])]))
+    return drop_unread(
+        subgraph.with_nodes([new for node in subgraph for new in folded.get(node.name, [node])])
+    )
 
 
 @final

@@ -216,3 +216,14 @@ def redirect(
     changed = [node.redirected(replacement) for node in (subgraph if nodes is None else nodes)]
     fetches = tuple(replacement.get(ref, ref) for ref in subgraph.fetches)
     return subgraph.with_nodes(changed).replace(fetches=fetches)
+
+
+def drop_unread(part: Subgraph) -> Subgraph:
+    """``part``, of one device, without pure nodes that nothing reads. All others stay: another device waits
+    for what this one sends, though its own part does not read it.
+    """
+    needed = {*part.roots(), *[node.name for node in part if node.op.effect is not Effect.PURE]}
+    for node in reversed(part.nodes.values()):
+        if node.name in needed:
+            needed.update(node.predecessors)
+    return part.with_nodes([node for node in part if node.name in needed])
