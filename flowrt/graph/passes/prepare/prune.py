@@ -223,7 +223,7 @@ def drop_unread(part: Subgraph) -> Subgraph:
     for what this one sends, though its own part does not read it.
     """
     needed = {*part.roots(), *[node.name for node in part if node.op.effect is not Effect.PURE]}
-    for node in reversed(part.nodes.values()):
+    for node in reversed([*part]):
         if node.name in needed:
             needed.update(node.predecessors)
     return part.with_nodes([node for node in part if node.name in needed])
