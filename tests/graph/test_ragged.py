@@ -101,3 +101,8 @@ def test_one_ragged_tensor_is_joined_with_none(session: tf.Session) -> None:
     rows = tf.ragged.constant([[1, 2], [3]])
     assert session.run(tf.concat(rows, 0)).to_list() == [[1, 2], [3]]
     assert session.run(tf.ragged.stack(rows)).to_list() == [[[1, 2], [3]]]
+
+
+def test_a_mask_along_an_inner_axis_is_refused() -> None:
+    with pytest.raises(tf.errors.UnimplementedError, match="expected axis 0; got 1"):
+        tf.boolean_mask(tf.ragged.constant(ROWS), [True, False], axis=1)

@@ -307,7 +307,7 @@ def _tile(input: RaggedTensor, multiples: Any, name: str | None = None) -> Ragge
 # --- masked
 
 
-def boolean_mask(data: Any, mask: Any, keepdims: bool = False, name: str | None = None) -> Any:
+def boolean_mask(data: Any, mask: Any, name: str | None = None) -> Any:
     """The elements of ``data`` where ``mask`` is true, in the rows of ``mask``: of which one has as many
     dimensions less as ``mask`` has more than one. Both have the same rows.
 
@@ -337,6 +337,8 @@ def boolean_mask(data: Any, mask: Any, keepdims: bool = False, name: str | None 
 
 
 def _boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Any:
+    if axis not in (None, 0):
+        raise misuse(f"boolean_mask of ragged tensors: expected axis 0; got {axis}", UnimplementedError)
     return boolean_mask(tensor, mask, name=name)
 
 
