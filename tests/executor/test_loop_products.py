@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
-from flowrt.device.llvm.call_sequence import in_sequence
-from flowrt.executor.kernels.copy_kernels import copy_call
-from flowrt.executor.lists.relocation import Relocation
-from flowrt.executor.program.arguments import Operand
-from flowrt.graph.node import TensorSpec
-from tests.executor.fused_sessions import execute, plans_of
+from tests.executor.fused_sessions import plans_of
 from tests.executor.test_compiled_body import loops_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -128,20 +123,3 @@ def test_an_index_behind_the_end_ends_the_step(network, monkeypatch):
             session.run(fetches, {xs: value, steps: 20})
         assert failure.value.op.endswith("GatherV2")
         assert_close(session.run(fetches, {xs: value, steps: 12}), expected)
-
-
-def test_addresses_in_tables_are_set_anew():
-    """Those in the tables of calls in a sequence, too, and those that point behind the first element."""
-    spec = TensorSpec(tf.float64, (4, 3))
-    registers = [None, None]
-    moved = Relocation(registers, [Operand(None, 1, "r1"), Operand(np.zeros(2), None, "b0")], [spec, spec])
-    stand_in = moved.operands[0].value
-    out = np.zeros((2, 3))
-    call = in_sequence([copy_call(out[0], stand_in[1]), copy_call(out[1], stand_in[3])])
-    moved.link(call.table)
-    prepare, _ = moved.bound()
-    for value in (np.arange(12.0).reshape(4, 3), np.asfortranarray(np.arange(12.0).reshape(4, 3) + 5)):
-        registers[1] = value
-        prepare()
-        execute(call)
-        np.testing.assert_array_equal(out, value[[1, 3]])

@@ -77,15 +77,13 @@ class Table(int):
         table.words, table.nanoseconds, table.pointers = array, nanoseconds, pointers
         return table
 
-    def arrays(self) -> Iterator[tuple[Array, int, Array]]:
-        """The words that are addresses of arrays, here and in the tables that it refers to: the words of the
-        table, the position, and the array.
-        """
-        for position, target in self.pointers.items():
+    def arrays(self) -> Iterator[Array]:
+        """The arrays of which addresses are here, and in the tables that it refers to."""
+        for target in self.pointers.values():
             if isinstance(target, Table):
                 yield from target.arrays()
             elif isinstance(target, np.ndarray):
-                yield self.words, position, target
+                yield target
 
 
 _Pointer = np.ndarray | CompiledLoop | Table

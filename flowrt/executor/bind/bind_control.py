@@ -10,7 +10,7 @@ Moves are parallel: a result may be another variable's old value, as in ``a, b =
 written only after its old contents have been moved, and a cycle is broken by copying one value.
 
 If a function may become machine code, which its operations and shapes tell before it is bound, lists are
-rows, large operands have stand-ins, and scalar operations are code. The outermost function that may is
+rows, large operands are copied to memory, and scalar operations are code. The outermost function that may is
 compiled, with all that is in it, after it was bound (`flowrt.executor.lists.compiled_body`). Should something
 in it turn out to be more than machine code, the same instructions run one by one, and the loops in it are
 compiled on their own.
@@ -37,14 +37,15 @@ from flowrt.executor.lists.compiled_body import (
 )
 from flowrt.executor.lists.loop_lists import loop_lists
 from flowrt.executor.lists.open_lists import OpenList
-from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Frame, Loop, loops_in
 from flowrt.executor.program.instruction import Copy, Move, Place, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment
 from flowrt.executor.verify.node_accesses import BoundControl, Layer
-from flowrt.graph.node import Node, Subgraph, owned_subgraphs, site_of
+from flowrt.graph.node import Node, Subgraph, TensorSpec, owned_subgraphs, site_of, static_shape
+from flowrt.graph.shapes import is_static
+from flowrt.loops.loop_program import DTYPES
 
 MAX_ITERATION_COST = 1e6
 """Estimated work between two pauses of a loop: half a millisecond, or 65 times that on subnormal numbers."""
@@ -139,22 +140,21 @@ class ControlBinder:
             operand if (one := opened.get(k)) is None else Operand(one, None, operand.text)
             for k, operand in enumerate([*self._outputs, *self._arguments[count:]])
         ]
-        specs = [body.nodes[name].outputs[0] for name in body.feeds[count:]]
-        relocated = (inside[count:], specs) if may_be else ([], [])
-        relocation = Relocation(mover.registers, *relocated)
+        variables, invariants = inside[:count], inside[count:]
+        if may_be:
+            specs = [body.nodes[name].outputs[0] for name in body.feeds[count:]]
+            invariants = [
+                mover.in_memory(self._builder, *pair) for pair in zip(invariants, specs, strict=True)
+            ]
         frame = Frame(self._frame, site_of(node))
-        variables = inside[:count]
-        arguments = [*variables, *(relocation.operands or inside[count:])]
-        function = self._functions[0](arguments, variables, frame, may_be)
+        function = self._functions[0]([*variables, *invariants], variables, frame, may_be)
         loop = self._loop(function, frame, variables)
         if may_be:
-            loop.compile = partial(self._compile, loop, relocation)
+            loop.compile = partial(self._compile, loop)
             if not self._in_nest:
                 loop.compile()
         for one in opened.values():
             self._builder.emit_call(node, one.open, mover.registers)
-        if relocation:
-            self._builder.emit(node, relocation)
         self._builder.cut(None, 0, loop)
         for one in opened.values():
             self._builder.emit_call(node, one.close, mover.registers)
@@ -194,13 +194,10 @@ class ControlBinder:
             readers = counter.begins, counter.goes_on
         return Loop(self._node, *readers, segments, frame, iterations, (pred.value, again.value))
 
-    def _compile(self, loop: Loop, relocation: Relocation) -> None:
+    def _compile(self, loop: Loop) -> None:
         """Compile the loop; if that cannot be, those in it."""
-        table = compile_loop(loop, [output.value for output in self._outputs], relocation.fill)
-        if table is None:
+        if not compile_loop(loop, [output.value for output in self._outputs]):
             _compile_loops(loop.body)
-        else:
-            relocation.link(table)
 
 
 def _compile_loops(block: Sequence[Segment]) -> None:
@@ -248,6 +245,15 @@ class _Mover:
         if not self.device.is_asynchronous:
             return value.item
         return lambda: to_host(value).item()
+
+    def in_memory(self, builder: InstructionBuilder, operand: Operand, spec: TensorSpec) -> Operand:
+        """``operand``, of ``spec``, where machine code finds it: copied out of a register, if that fits."""
+        shape, dtype = spec.shape, spec.dtype
+        if operand.slot is None or not is_static(shape) or dtype.name not in DTYPES or 0 in shape:
+            return operand
+        array = self.device.empty(static_shape(spec), dtype.np)
+        builder.emit(self._node, Move(array, self._place(operand), self._copyto))
+        return Operand(array, None, operand.text)
 
     def move(
         self,

@@ -3,7 +3,6 @@
 swapping        ``while_loop(swap_memory=True)``: elements swapped out to host memory
 loop_lists      the lists that can be opened while a loop runs
 open_lists      lists that a loop only pushes to or pops from: plain Python lists
-relocation      operands with an address that changes per step
 row_access      accesses to rows of lists, as steps of machine code
 list_rows       lists as rows of one array, read or written in order
 indexed_rows    the same, at computed positions

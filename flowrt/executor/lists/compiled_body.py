@@ -160,12 +160,9 @@ class CompiledNest(NamedTuple):
 
 @final
 class Lowering:
-    """Makes a nest of bound instructions, step by step, and the table of its function. ``prepare`` is called
-    before Python recomputes what a loop does not support.
-    """
+    """Makes a nest of bound instructions, step by step, and the table of its function."""
 
-    def __init__(self, prepare: Callable[[], None] = lambda: None) -> None:
-        self._prepare = prepare
+    def __init__(self) -> None:
         self._words: list[Any] = [0, 0]
         self._cells: dict[tuple[int, str], int] = {}
         """Numbers of the cells by address and dtype."""
@@ -180,7 +177,7 @@ class Lowering:
 
     def compile(self, steps: Steps, results: Sequence[Array] = ()) -> CompiledNest:
         """The function of ``steps``. Those of ``results`` that are cells are in memory at its end."""
-        called = Ranges([bounds(array) for table in self._called for _, _, array in table.arrays()])
+        called = Ranges([bounds(array) for table in self._called for array in table.arrays()])
         dtypes = [array.dtype.name for array in self._arrays]
         shared = [called.overlaps(bounds(array)) for array in self._arrays]
         cells = tuple(map(Cell, dtypes, self._places, shared))
@@ -231,7 +228,7 @@ class Lowering:
                     else self._invoke(copy_call(target, source))
                 )
             case Checked(MachineCall() as call, settle, status) if status is not None:
-                self._checks.append(DeferredCheck(node, partial(self._settle, settle), status.data))
+                self._checks.append(DeferredCheck(node, settle, status.data))
                 return self._invoke(call)._replace(status=self._word(status))
             case Checked(MachineCall() as call, settle):
                 self._checks.append(DeferredCheck(node, settle))
@@ -242,10 +239,6 @@ class Lowering:
                 self._called.append(table)
                 return step._replace(word=self._word(table))
         raise NotMachineCode
-
-    def _settle(self, settle: Callable[[], None]) -> None:
-        self._prepare()
-        settle()
 
     def _invoke(self, call: MachineCall) -> Invoke:
         self._nanoseconds += CALL_NS + call.table.nanoseconds
@@ -288,15 +281,15 @@ def may_pause(steps: Steps) -> bool:
 # --- compiled controls
 
 
-def compile_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None]) -> Table | None:
+def compile_loop(loop: Loop, results: Sequence[Any]) -> bool:
     """Have machine code make the iterations of ``loop``, with its ``results``, as many as possible without a
-    pause. Returns its table; None if the body is more than machine code. See `Lowering` for ``prepare``.
+    pause. Returns whether it does: not if the body is more than machine code.
     """
-    lowering = Lowering(prepare)
+    lowering = Lowering()
     try:
         steps = (lowering.iterations(loop),)
     except NotMachineCode:
-        return None
+        return False
     function, table, checks = lowering.compile(steps, results)
     call, words = function.call, table.words.data  # a look-up takes 40 ns, an array element's 100
     goes_on = partial(words.__getitem__, POSITION)
@@ -316,7 +309,7 @@ def compile_loop(loop: Loop, results: Sequence[Any], prepare: Callable[[], None]
     first = max(1, int(FIRST_NS / table.nanoseconds))
     time_slice = TimeSlice(iterate_and_look if checks else iterate, goes_on, first)
     loop.replace(segment_of([Instruction(loop.node, Call(time_slice))]), goes_on, table)
-    return table
+    return True
 
 
 def compile_branches(branches: Branches, results: Sequence[Any]) -> None:

@@ -10,7 +10,6 @@
     Update        of variables by compiled loops; adjacent ones are joined (`flowrt.executor.program.updates`)
     ScalarCode    scalar operations in a loop or branch (`flowrt.executor.kernels.scalar_code`)
     RowAccess     a row of a list in a loop (`flowrt.executor.lists.row_access`)
-    Relocated     operands of compiled loops in registers (`flowrt.executor.lists.relocation`)
     Awaiting      plain kernels until a loop is compiled (`flowrt.executor.bind.awaited_loops`)
     Signal        an event, for a program on another host stream
     UseStream, Record, WaitFor      the streams of an asynchronous device

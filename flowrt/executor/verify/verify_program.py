@@ -39,7 +39,6 @@ from typing import TypeAlias, final
 from flowrt.device.llvm.call_sequence import MachineCall
 from flowrt.device.memory_ranges import Range
 from flowrt.errors import InternalError, InvalidArgumentError
-from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.lists.row_access import RowAccess
 from flowrt.executor.program.control_flow import Block, Branches, Loop
 from flowrt.executor.program.edge_keys import SentKeys, tensor_key
@@ -221,9 +220,6 @@ class _Replay:
         match action:
             case Move():
                 self._move(node, action, stream)
-            case Relocation():
-                for move in action.moves:
-                    self._move(node, move, stream)
             case RowAccess():
                 self._check_row(accesses, node, action, stream)
             case Updates():
