@@ -8,6 +8,7 @@ results are moved by instructions of the blocks around and inside.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from flowrt.device.llvm.call_sequence import MachineCall, Table
@@ -37,29 +38,18 @@ class Frame:
     __slots__ = ("_outer", "_site", "iteration", "number")
 
     def __init__(self, outer: Frame | None, site: str) -> None:
-        self._outer, self._site = outer, _fingerprint(*site.encode())
+        self._outer, self._site = outer, site
         self.number = self.iteration = 0
 
     def enter(self) -> None:
         """A loop begins: its path is the path to it, the iteration there, and the loop itself."""
-        self.iteration = 0
-        if self._outer is not None:
-            self.number = _fingerprint(self._outer.number, self._outer.iteration, self._site)
-        else:
-            self.number = self._site
+        self.iteration, outer = 0, self._outer
+        path = self._site if outer is None else f"{outer.number}:{outer.iteration}:{self._site}"
+        self.number = int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
 
     def key(self, prefix: str) -> str:
         """The key that begins with ``prefix``, in this iteration."""
         return f"{prefix}{self.number}:{self.iteration}"
-
-
-def _fingerprint(*numbers: int) -> int:
-    """A 64-bit number for a path (FNV-1a)."""
-    found = 0xCBF29CE484222325
-    for number in numbers:
-        found = ((found ^ number) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
-        found ^= found >> 29
-    return found
 
 
 @final

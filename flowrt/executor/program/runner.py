@@ -87,19 +87,38 @@ class StepControl:
 
 
 def run_inline(running: Sequence[Running], control: StepControl) -> None:
-    """Interleave the programs until all are done. Raises `InternalError` if all wait for unsent tensors."""
+    """Interleave the programs until all are done: each runs in turn, to its next wait. Raises `InternalError`
+    if all wait for unsent tensors.
+    """
+    _interleave(running, control, turn=list)
+
+
+def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> None:
+    """Interleave single instructions in an order drawn from ``seed``. Raises as `run_inline`."""
+    rng = random.Random(seed)
+    _interleave(running, control, turn=lambda left: [rng.choice(list(left))])
+
+
+def _interleave(
+    running: Sequence[Running], control: StepControl, turn: Callable[[Iterable[Running]], Sequence[Running]]
+) -> None:
+    """Resume the programs that ``turn`` chooses among those that are left, again and again."""
     last: dict[Running, str | None] = dict.fromkeys(running)
+    stuck: set[Running] = set()
+    """Programs that wait as before, since one has moved."""
     while last:
-        has_moved = False
-        for program in list(last):
+        for program in turn(last):
             key = next(program, None)
-            has_moved = has_moved or key is None or key is PAUSE or key != last[program]
+            if key is None or key is PAUSE or key != last[program]:
+                stuck.clear()
+            else:
+                stuck.add(program)
             if key is None:
                 del last[program]
             else:
                 last[program] = key
         _check(control, last)
-        if not has_moved:
+        if last and len(stuck) == len(last):
             raise _stuck(last)
 
 
@@ -112,27 +131,6 @@ def _check(control: StepControl, running: Iterable[Running]) -> None:
             if inspect.getgeneratorstate(program) == inspect.GEN_SUSPENDED:
                 program.throw(error)  # it raises the error again, with the location
         raise
-
-
-def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> None:
-    """Interleave single instructions in an order drawn from ``seed``. Raises as `run_inline`."""
-    rng = random.Random(seed)
-    last: dict[Running, str | None] = dict.fromkeys(running)
-    stuck: set[Running] = set()
-    while last:
-        program = rng.choice(list(last))
-        key = next(program, None)
-        _check(control, [program])
-        if key is None or key is PAUSE or key != last[program]:
-            stuck.clear()
-        else:
-            stuck.add(program)
-        if key is None:
-            del last[program]
-        else:
-            last[program] = key
-        if last and len(stuck) == len(last):
-            raise _stuck(last)
 
 
 def _stuck(last: Mapping[Running, str | None]) -> InternalError:
