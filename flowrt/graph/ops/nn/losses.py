@@ -100,7 +100,7 @@ def _sparse_cross_entropy(xp: Any, features: Any, labels: Any, out: Any = None) 
         raise InvalidArgumentError(f"labels: expected shape [{rows}], as logits; got {list(labels.shape)}")
     if not rows:
         return loss, backprop
-    exponents = shifted(xp, features)
+    exponents = shifted(xp, features, backprop)
     if xp is np:
         _check_classes(labels, classes)
     else:
@@ -109,11 +109,10 @@ def _sparse_cross_entropy(xp: Any, features: Any, labels: Any, out: Any = None) 
         exponents = xp.where(known[:, None], exponents, exponents.dtype.type(math.nan))
     chosen = xp.arange(rows), labels
     loss[...] = -exponents[chosen]
-    powers = xp.exp(exponents, out=exponents)
-    total = powers.sum(axis=1)
+    shares = xp.exp(exponents, out=exponents)
+    total = shares.sum(axis=1)
     loss += xp.log(total).astype(loss.dtype, copy=False)
-    shares = backprop if backprop.dtype == powers.dtype else powers
-    xp.true_divide(powers, total[:, None], out=shares)
+    xp.true_divide(shares, total[:, None], out=shares)
     shares[chosen] -= shares.dtype.type(1)
     return loss, delivered(xp, shares, backprop.dtype, backprop)
 

@@ -30,26 +30,27 @@ from flowrt.graph.typing import NumericLike
 from flowrt.loops.loop_program import LoopBuilder, LoopValue
 
 
-def shifted(xp: Any, logits: Any) -> Any:
-    """``logits`` less the maximum of each row, in the dtype to work in."""
+def shifted(xp: Any, logits: Any, out: Any = None) -> Any:
+    """``logits`` less the maximum of each row, in the dtype to work in; in ``out``, which may be ``logits``,
+    if that has this dtype.
+    """
     wide = logits.astype(accumulator(logits), copy=False)
-    return wide - wide.max(axis=-1, keepdims=True) if wide.size else wide.copy()  # nothing has no maximum
+    if not wide.size:  # nothing has no maximum
+        return wide.copy()
+    place = out if out is not None and out.dtype == wide.dtype else None
+    return xp.subtract(wide, wide.max(axis=-1, keepdims=True), out=place)
 
 
 def _softmax(xp: Any, logits: Any, out: Any = None) -> Any:
-    powers = shifted(xp, logits)
+    powers = shifted(xp, logits, out)
     xp.exp(powers, out=powers)
     total = powers.sum(axis=-1, keepdims=True)
-    if out is not None and out.dtype == powers.dtype:
-        return xp.true_divide(powers, total, out=out)
     return delivered(xp, xp.true_divide(powers, total, out=powers), logits.dtype, out)
 
 
 def _log_softmax(xp: Any, logits: Any, out: Any = None) -> Any:
-    exponents = shifted(xp, logits)
+    exponents = shifted(xp, logits, out)
     total = xp.log(xp.exp(exponents).sum(axis=-1, keepdims=True))
-    if out is not None and out.dtype == exponents.dtype:
-        return xp.subtract(exponents, total, out=out)
     return delivered(xp, xp.subtract(exponents, total, out=exponents), logits.dtype, out)
 
 
