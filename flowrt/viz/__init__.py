@@ -10,6 +10,7 @@
            op_facts                                 times and compiled code per operation
            laid_out                                 the global graph in its layouts over a mesh
            roles                                    what is no part of the model: gradients, optimizer, ...
+           training                                 losses, and the variables that the optimizer updates
         -> folding             GraphView            focus, closed groups, like scopes as one
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> notebook            an object's facts as a card, the HTML page in a frame

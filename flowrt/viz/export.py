@@ -158,7 +158,15 @@ def picture(
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
     return Picture(
-        title, view, parts, drawn, source.stages, source.code, lambda: source.laid_out, (), source.roles
+        title,
+        view,
+        parts,
+        drawn,
+        source.stages,
+        source.code,
+        lambda: source.laid_out,
+        roles=source.roles,
+        training=source.training,
     )
 
 

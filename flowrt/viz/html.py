@@ -70,7 +70,7 @@ def encode_html(picture: Picture) -> bytes:
     code, unplanned = picture.code()
     facts = facts_of(stages[-1])
     in_groups = {name: code[group] for name, group in facts.fused.items() if group in code}
-    facts = facts._replace(code={**in_groups, **code}, unplanned=unplanned)
+    facts = facts._replace(code={**in_groups, **code}, unplanned=unplanned, training=picture.training)
     traced = step_like(picture.step_stats, stages)
     if traced is not None:
         facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")

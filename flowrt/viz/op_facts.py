@@ -19,6 +19,7 @@ from flowrt.graph.passes.fusion.group import Group
 from flowrt.profiler.costs import node_costs
 from flowrt.profiler.steps import read_step
 from flowrt.viz.stages import Stage
+from flowrt.viz.training import NO_TRAINING, Training
 
 Code: TypeAlias = Mapping[str, Sequence[str]]
 """The texts that run each operation, by name: program lines, and for a group its loop."""
@@ -36,6 +37,8 @@ class OpFacts(NamedTuple):
     unplanned: str = ""
     """The reason if there is no code."""
     fused: Mapping[str, str] = {}
+    training: Training = NO_TRAINING
+    """Losses and updates, of the whole graph."""
 
 
 def facts_of(last: Stage) -> OpFacts:

@@ -110,6 +110,10 @@ class _Encoder:
                 "code": self._by_name({k: [*map(self.strings.row, v)] for k, v in facts.code.items()}),
                 "unplanned": facts.unplanned,
                 "fused": self._by_name({k: self.strings.row(v) for k, v in facts.fused.items()}),
+                "training": {
+                    "losses": [*map(self.strings.row, facts.training.losses)],
+                    "updates": [[*map(self.strings.row, update)] for update in facts.training.updates],
+                },
             },
             "attrs": [[self.strings.row(text) for pair in attrs for text in pair] for attrs in self._attrs],
             "tensors": [

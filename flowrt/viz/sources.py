@@ -51,6 +51,7 @@ from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.roles import Roles, marks, roles_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
+from flowrt.viz.training import Training, training_of
 
 VIEWS = ("logical", "placed", "partitioned")
 LAYOUTS = "layouts"
@@ -86,6 +87,11 @@ class Step:
         return roles_of(built(graph), marks(graph), graph.derivatives.values())
 
     @cached_property
+    def training(self) -> Training:
+        graph = self._asked.graph
+        return training_of(built(graph), self.roles, graph.derivatives.values())
+
+    @cached_property
     def laid_out(self) -> LaidOut | None:
         return laid_out(self._asked)
 
@@ -113,6 +119,7 @@ class Task:
         self.title = title
         self._placed = _side_by_side(placed)
         self.roles = roles_of(self._placed)
+        self.training = training_of(self._placed, self.roles)
 
     def parts(self, view: str) -> Parts:
         if view == "partitioned":
@@ -139,6 +146,7 @@ class Foreign:
     def __init__(self, title: str, graph: Subgraph, reason: str) -> None:
         self.title, self.graph, self.reason = title, graph, reason
         self.roles = roles_of(graph)
+        self.training = training_of(graph, self.roles)
 
     def parts(self, view: str) -> Parts:
         """Raises `InvalidArgumentError` for an invalid device name."""
@@ -170,6 +178,7 @@ class Comparison:
         self._before, self._after = before, after
         found = {name: role for name, role in after.roles.items() if role is not None}
         self.roles: Roles = {**after.roles, **before.roles, **found}
+        self.training = after.training
 
     def parts(self, view: str) -> Parts:
         return self._after.parts(view)
@@ -221,7 +230,7 @@ def _in_scope(node: Node, scope: str) -> Node:
 Source: TypeAlias = Step | Task | Foreign | Comparison
 """``title`` names it, ``parts(view)`` returns one of `VIEWS`, ``stages()`` those of its compilation, and
 ``code()`` the texts that run each operation, and the reason if there are none; ``roles`` are those of its
-operations; ``laid_out`` is the step in its layouts, None if it has none.
+operations, ``training`` what it trains; ``laid_out`` is the step in its layouts, None if it has none.
 """
 
 

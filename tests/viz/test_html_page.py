@@ -95,6 +95,16 @@ def colour_of(page, name):
     }})()""")
 
 
+def flag_colour(page, name):
+    """The colour above the right corner of a box, "#rrggbb"."""
+    return page.evaluate(f"""(() => {{
+        const [left, top, width] = flowrtPage.placeOf({item(name)});
+        const at = [left + width - 4, top - 6].map((value) => Math.round(value * devicePixelRatio));
+        const colour = flowrtPage.canvas.getContext("2d").getImageData(...at, 1, 1).data;
+        return "#" + [...colour].slice(0, 3).map((part) => part.toString(16).padStart(2, "0")).join("");
+    }})()""")
+
+
 # --- the tests
 
 
@@ -129,6 +139,30 @@ def test_roles_are_beside_the_model_and_their_edges_shown_on_request(page):
     page.painted()
     assert page.evaluate(shown) == [True, True]
     assert page.evaluate("flowrtPage.canvas.toDataURL()") != before
+
+
+def test_the_loss_and_what_is_updated_are_told_at_first_sight_in_every_stage(page):
+    stages = page.evaluate("flowrtPage.graph.stages.length")
+    for stage in range(stages):
+        page.evaluate(f"flowrtPage.showStage({stage})")
+        told = page.text_of("#details")
+        assert "LOSS" in told
+        assert "ResourceApplyGradientDescent updates 4 variables\nlayer_0/w\nlayer_1/w" in told
+        boxes = "flowrtPage.stage.losses.map(({item}) => flowrtPage.picture.standsIn[item])"
+        assert page.evaluate(f"{boxes}.every((item) => flowrtPage.placeOf(item))")
+    tab(page, "built")
+    assert flag_colour(page, "loss") == page.evaluate("flowrtPage.theme.accent")
+    click(page, "[optimizer]/")
+    assert "updates 4 variables" in page.text_of("#details")
+
+
+def test_a_step_without_its_loss_says_so(browser, tmp_path):
+    graph, _, _, train = network()
+    with two_devices_session(graph) as session:
+        export(session, tmp_path / "g.html", view="placed", fetches=[train])
+    page = browser.open(tmp_path / "g.html")
+    assert "LOSS\nloss\nThis step runs only its gradients." in page.text_of("#details")
+    page.close()
 
 
 def test_the_first_sight_of_every_stage_is_whole_and_has_texts(page):

@@ -11,6 +11,7 @@ from flowrt.viz.laid_out import LaidOut
 from flowrt.viz.op_facts import Code
 from flowrt.viz.roles import NO_ROLES, Roles
 from flowrt.viz.stages import Stage
+from flowrt.viz.training import NO_TRAINING, Training
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView, totals
 
 
@@ -18,8 +19,8 @@ class Picture(NamedTuple):
     """``view`` shows ``parts``, or the focused excerpt, folded if requested; ``view_name`` is one of
     `flowrt.viz.sources.VIEWS`. For formats that show them, ``stages()`` are those of the compilation,
     ``code()`` the texts that run each operation, or why there are none, ``laid_out()`` the step in its
-    layouts, if it has any, ``step_stats`` traced steps, possibly also of other steps, and ``roles`` those of
-    the operations.
+    layouts, if it has any, ``step_stats`` traced steps, possibly also of other steps, ``roles`` those of the
+    operations, and ``training`` what they train.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Picture(NamedTuple):
     laid_out: Callable[[], LaidOut | None] = lambda: None
     step_stats: Sequence[Any] = ()
     roles: Roles = NO_ROLES
+    training: Training = NO_TRAINING
 
 
 MAX_LABEL = 40

@@ -7,6 +7,7 @@ import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.
 import { ROOT } from "./graph.js";
 
 const MOST_LISTED = 60;
+const MOST_AT_FIRST = 12; // variables that a stage lists: below them is what it changed
 const LARGEST = 10; // operations in the list of those with most time or memory
 
 export class Details {
@@ -49,12 +50,41 @@ export class Details {
         ["Edges", stage.edges.length.toLocaleString("en")],
       ]),
       stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
+      this.#training(),
       this.#largest(),
       this.#list("Added", itemsOf("added"), "added"),
       this.#list("Removed", itemsOf("removed"), "removed"),
       this.#changed(itemsOf("changed")),
       keys(),
     ];
+  }
+
+  #training() {
+    const updates = this.#updates(ROOT, MOST_AT_FIRST);
+    if (!updates.length) return null;
+    const losses = this.stage.losses.map(({ name, item }) =>
+      item === null
+        ? element("li", {}, breakable(name), element("span", { class: "note" }, "This step runs only its gradients."))
+        : element("li", {}, this.#link(item)),
+    );
+    const title = losses.length > 1 ? `Losses ${losses.length}` : "Loss";
+    return [losses.length ? section(title, element("ul", { class: "plain" }, losses)) : null, updates];
+  }
+
+  /** The variables that a group updates, by the operation that does. */
+  #updates(group, most = MOST_LISTED) {
+    const byOp = new Map();
+    for (const { op, variable } of this.stage.updates(group)) {
+      if (byOp.has(op)) byOp.get(op).push(variable);
+      else byOp.set(op, [variable]);
+    }
+    return [...byOp].map(([op, variables]) =>
+      section(
+        `${op} updates ${formatCount(variables.length, "variable")}`,
+        this.#items(variables, "", most),
+        "as-named",
+      ),
+    );
   }
 
   /** The operations of most time or memory, where the colours show that. */
@@ -104,6 +134,7 @@ export class Details {
         ["Operations", stage.counts(false)[item].toLocaleString("en")],
         ["Outputs", bytes ? formatBytes(bytes) : ""],
       ]),
+      tree.kind[item] === "role" ? this.#updates(item) : null,
       this.#reaches(item),
       section(
         "Types",
@@ -324,9 +355,9 @@ export class Details {
     );
   }
 
-  #items(items, nothing = "") {
+  #items(items, nothing = "", most = MOST_LISTED) {
     if (!items.length) return element("p", { class: "note" }, nothing);
-    const shown = items.slice(0, MOST_LISTED).map((item) => element("li", {}, this.#link(item)));
+    const shown = items.slice(0, most).map((item) => element("li", {}, this.#link(item)));
     const rest = items.length - shown.length;
     return element(
       "ul",

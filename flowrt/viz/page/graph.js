@@ -8,6 +8,7 @@
 // tree's edges.
 
 import { formatDevice } from "./format.js";
+import { Training } from "./training.js";
 
 export const ROOT = 0;
 
@@ -24,6 +25,7 @@ export class Graph {
     this.codeRows = byName(data.facts.code, data.strings);
     this.unplanned = data.facts.unplanned;
     this.fused = byName(data.facts.fused, data.strings, data.strings);
+    this.training = new Training(data.facts.training, data.strings);
     this.trees = data.trees.map((tree) => new Tree(tree, data));
     this.stages = [];
     const latest = new Map();
@@ -257,6 +259,18 @@ class Stage {
       }
       return found;
     });
+  }
+
+  /** {name, item} of each loss: see `Training`. */
+  get losses() {
+    return this.#once("losses", () => this.graph.training.lossesIn(this));
+  }
+
+  /** The variables that are updated in a group: {update, op, variable} each. */
+  updates(group) {
+    const { tree } = this;
+    const all = this.#once("updates", () => this.graph.training.updatesIn(this));
+    return group === ROOT ? all : all.filter(({ update }) => [...tree.around(update)].includes(group));
   }
 
   /** The changes from the previous stage: see `compare`. */

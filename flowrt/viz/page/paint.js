@@ -2,10 +2,12 @@
 
 import { isConstant, HEAD } from "./arrange.js";
 import { formatBytes, formatCount } from "./format.js";
+import { ROOT } from "./graph.js";
 import { arrival, trace } from "./wires.js";
 
 const READABLE = 0.42; // scale below which texts are left out
 const RADIUS = { op: 7, group: 10 };
+const FLAG = 17; // pixels of height, less than there is between two boxes
 export const FADED = 0.22; // opacity of items that are not followed
 
 /**
@@ -36,6 +38,7 @@ export function paint(context, scene) {
     if (box.isOpen) painter.title(box);
     else painter.closedBox(box);
   }
+  painter.markLosses();
 }
 
 class Painter {
@@ -155,9 +158,34 @@ class Painter {
   }
 
   #detail(item) {
-    const amount = this.colours.describe(item);
-    const { counts } = this.picture;
-    return amount || formatCount(counts[item], "op");
+    const { counts, stage } = this.picture;
+    const count = formatCount(counts[item], "op");
+    const updated = stage.tree.kind[item] === "role" ? stage.updates(item).length : 0;
+    return this.colours.describe(item) || (updated ? `updates ${formatCount(updated, "variable")}` : count);
+  }
+
+  /** A flag on the corner of each box that is or holds what the gradients are of. */
+  markLosses() {
+    if (!this.hasTexts) return;
+    const { stage, standsIn, boxes } = this.picture;
+    for (const item of new Set(stage.losses.map((loss) => standsIn[loss.item ?? ROOT]))) {
+      const box = boxes.get(item);
+      if (box && this.isSeen(box)) this.#flag(box, "loss");
+    }
+  }
+
+  #flag({ item, x, y, width }, text) {
+    const { context, theme } = this;
+    context.globalAlpha = this.isFaded(item) ? FADED : 1;
+    context.font = `600 12px ${theme.font}`;
+    const flag = context.measureText(text).width + 14;
+    const [left, top] = [x + width - flag, y - FLAG - 1];
+    context.fillStyle = theme.accent;
+    context.beginPath();
+    context.roundRect(left, top, flag, FLAG, 5);
+    context.fill();
+    context.fillStyle = theme.page;
+    context.fillText(text, left + 7, top + FLAG / 2 + 0.5);
   }
 
   #operation(box) {
