@@ -31,8 +31,8 @@ NO_TRAINING = Training()
 
 
 def training_of(graph: Subgraph, roles: Roles, differentiated: Iterable[str] = ()) -> Training:
-    """The training in ``graph``. ``differentiated`` are the operations that have derivatives: the last of them
-    are the losses, if an optimizer uses their gradients. Its own state, such as Adam's moments, is left out.
+    """The training in ``graph``. ``differentiated`` are the operations that have derivatives: the last of
+    them are the losses, if an optimizer uses their gradients. Its own state, Adam's moments, is left out.
     """
     updates = [
         Update(node.name, node.op.name, handle)
