@@ -8,7 +8,9 @@ distributions       probability distributions
 distribute          strategies, under their older names
 layers              layers with variables called weights and biases; optimize_loss
 factorization       points put into groups
-learn               modes of models; documents as numbers
+estimator           heads, hooks and exports of estimators
+feature_columns     feature columns of `layers`
+learn               estimators of before `estimator`; documents as numbers
 lookup              tables
 legacy_seq2seq      sequences as lists of steps
 losses              losses with the predictions first
@@ -35,6 +37,7 @@ from flowrt.contrib import (
     data,
     distribute,
     distributions,
+    estimator,
     factorization,
     framework,
     layers,
@@ -56,7 +59,8 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "factorization",
+    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
+    "factorization",
     "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt",
     "rnn", "seq2seq",
     "slim", "tensorboard", "tpu", "training",
@@ -67,11 +71,26 @@ layers: python -> contrib.layers
 layers.python: layers -> contrib.layers
 layers.python.layers: initializers layers optimizers regularizers -> contrib.layers
 layers.python.layers: utils -> contrib.named_outputs
+learn: estimators -> contrib.learn
+learn: utils -> contrib.learn contrib.learn.io
 learn: python -> contrib.learn
 learn.python: learn -> contrib.learn
-learn.python.learn: datasets ->
+learn.python.learn: datasets -> contrib.learn.data_files
+learn.python.learn: estimators utils -> contrib.learn contrib.learn.io
+learn.python.learn: experiment export_strategy metric_spec -> contrib.learn
+learn.python.learn: learn_io -> contrib.learn.io
+learn.python.learn: learn_runner -> contrib.learn.learn_runner
+learn.python.learn: monitors -> contrib.learn.monitors
+learn.python.learn: preprocessing -> contrib.learn.preprocessing
+learn.python.learn.datasets: base -> contrib.learn.data_files
 learn.python.learn.datasets: mnist -> examples.tutorials.mnist.input_data
-learn: datasets ->
+learn.python.learn.estimators: constants dnn dnn_linear_combined estimator head linear metric_key model_fn
+    prediction_key run_config -> contrib.learn
+learn.python.learn.utils: input_fn_utils saved_model_export_utils -> contrib.learn contrib.learn.io
+learn.estimators: estimator model_fn run_config -> contrib.learn
+learn.utils: input_fn_utils saved_model_export_utils -> contrib.learn contrib.learn.io
+learn: datasets -> contrib.learn.data_files
+learn.datasets: base -> contrib.learn.data_files
 learn.datasets: mnist -> examples.tutorials.mnist.input_data
 framework: python -> contrib.framework
 framework.python: framework ops -> contrib.framework

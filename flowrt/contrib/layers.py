@@ -10,6 +10,21 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from flowrt.contrib.feature_columns import (
+    bucketized_column,
+    create_feature_spec_for_parsing,
+    crossed_column,
+    embedding_column,
+    infer_real_valued_columns,
+    input_from_feature_columns,
+    one_hot_column,
+    real_valued_column,
+    sparse_column_with_hash_bucket,
+    sparse_column_with_integerized_feature,
+    sparse_column_with_keys,
+    sparse_column_with_vocabulary_file,
+    weighted_sparse_column,
+)
 from flowrt.contrib.framework import add_arg_scope
 from flowrt.contrib.named_outputs import collect_named_outputs, get_variable_collections
 from flowrt.contrib.optimize_loss import (
@@ -63,6 +78,10 @@ __all__ = [
     "sum_regularizer", "summarize_activation", "summarize_activations", "summarize_collection",
     "summarize_tensor", "summarize_tensors",
     "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+    "bucketized_column", "create_feature_spec_for_parsing", "crossed_column", "embedding_column",
+    "infer_real_valued_columns", "input_from_feature_columns", "one_hot_column", "real_valued_column",
+    "sparse_column_with_hash_bucket", "sparse_column_with_integerized_feature", "sparse_column_with_keys",
+    "sparse_column_with_vocabulary_file", "weighted_sparse_column",
 ]  # fmt: skip
 
 

@@ -1,145 +1,29 @@
-"""Estimators of ready models over feature columns: linear ones, deep ones, and both together.
-
-H.-T. Cheng et al., Wide & Deep Learning for Recommender Systems (2016).
-"""
+"""Estimators of ready models over feature columns: linear ones, deep ones, and both together."""
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowrt import feature_column
-from flowrt.errors import InvalidArgumentError
 from flowrt.estimator.estimator import Estimator
 from flowrt.estimator.heads import Head, RegressionHead, classifying_head
-from flowrt.estimator.modes import EstimatorSpec, ModeKeys
+from flowrt.estimator.modes import EstimatorSpec
+from flowrt.estimator.parts import Deep, Linear, Part, model_of_parts, wide_and_deep
 from flowrt.estimator.run_config import RunConfig
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.nn.activations import relu
-from flowrt.graph.ops.text.python_calls import group
-from flowrt.graph.source import misuse
-from flowrt.layers import batch_normalization, dense, dropout
 from flowrt.losses import Reduction
-from flowrt.train.optimizers.global_step import get_or_create_global_step
-from flowrt.train.optimizers.optimizer import Optimizer
-from flowrt.train.optimizers.standard_optimizers import (
-    AdagradOptimizer,
-    AdamOptimizer,
-    FtrlOptimizer,
-    GradientDescentOptimizer,
-    RMSPropOptimizer,
-)
-from flowrt.variables.graph_scopes import control_dependencies
-from flowrt.variables.variable import GraphKeys, trainable_variables
-from flowrt.variables.variable_scope import variable_scope
-
-_OPTIMIZERS = {
-    "Adagrad": AdagradOptimizer, "Adam": AdamOptimizer, "Ftrl": FtrlOptimizer, "RMSProp": RMSPropOptimizer,
-    "SGD": GradientDescentOptimizer,
-}  # fmt: skip
-_DEEP_RATE = 0.05
-"""The learning rate of deep models."""
-
-
-def _linear_rate(columns: Sequence[Any], most: float) -> float:
-    """The learning rate of a linear model: the smaller, the more columns there are."""
-    return min(most, 1 / math.sqrt(len(columns)))
-
-
-def _as_optimizer(given: Any, rate: float) -> Optimizer:
-    """The optimizer: given itself, as a function of no arguments, or as a name. Raises
-    `InvalidArgumentError` for an unknown name.
-    """
-    if isinstance(given, str):
-        if given not in _OPTIMIZERS:
-            raise misuse(
-                f"optimizer: expected one of {', '.join(_OPTIMIZERS)}; got {given!r}", InvalidArgumentError
-            )
-        made: Optimizer = _OPTIMIZERS[given](rate)
-        return made
-    found: Optimizer = given() if callable(given) and not isinstance(given, Optimizer) else given
-    return found
-
-
-class _Linear:
-    """A linear model of columns."""
-
-    scope = "linear"
-
-    def __init__(self, columns: Iterable[Any], optimizer: Any, sparse_combiner: str, most: float) -> None:
-        self._columns, self._combiner = list(columns), sparse_combiner
-        self.optimizer = functools.partial(_as_optimizer, optimizer, _linear_rate(self._columns, most))
-
-    def logits(self, features: Mapping[str, Any], units: int, mode: str) -> Tensor:
-        return feature_column.linear_model(features, self._columns, units, self._combiner)
-
-
-class _Deep:
-    """Layers of hidden units over columns."""
-
-    scope = "dnn"
-
-    def __init__(
-        self, columns: Iterable[Any], hidden_units: Sequence[int] | None, optimizer: Any,
-        activation_fn: Callable[[Tensor], Tensor], rate: float | None, batch_norm: bool,
-    ) -> None:  # fmt: skip
-        if not hidden_units:
-            raise misuse("hidden_units: expected a size for each layer; got none", InvalidArgumentError)
-        self._columns, self._sizes = list(columns), list(hidden_units)
-        self._activation, self._dropout, self._normalizes = activation_fn, rate, batch_norm
-        self.optimizer = functools.partial(_as_optimizer, optimizer, _DEEP_RATE)
-
-    def logits(self, features: Mapping[str, Any], units: int, mode: str) -> Tensor:
-        is_training = mode == ModeKeys.TRAIN
-        with variable_scope("input_from_feature_columns"):
-            x = feature_column.input_layer(features, self._columns)
-        for i, size in enumerate(self._sizes):
-            x = dense(x, size, activation=self._activation, name=f"hiddenlayer_{i}")
-            if self._dropout is not None:
-                x = dropout(x, rate=self._dropout, training=is_training)
-            if self._normalizes:
-                with variable_scope(f"hiddenlayer_{i}"):
-                    x = batch_normalization(x, momentum=0.999, training=is_training, name=f"batchnorm_{i}")
-        return dense(x, units, name="logits")
-
-
-def _model_fn(
-    parts: Sequence[_Linear | _Deep], head: Head, features: Any, labels: Any, mode: str
-) -> EstimatorSpec:
-    """The model that sums the logits of ``parts``, each trained by its own optimizer."""
-    if not isinstance(features, Mapping):
-        raise misuse(
-            f"features: expected a dict of tensors; got {type(features).__name__}", InvalidArgumentError
-        )
-    logits = []
-    for part in parts:
-        with variable_scope(part.scope):
-            logits.append(part.logits(features, head.logits_dimension, mode))
-
-    def train(loss: Tensor) -> Any:
-        updates = GraphKeys.UPDATE_OPS
-        with control_dependencies(loss.graph.get_collection(updates)):
-            steps = [
-                part.optimizer().minimize(loss, var_list=trainable_variables(f"{part.scope}/"))
-                for part in parts
-            ]
-        with control_dependencies(steps):
-            return group(get_or_create_global_step().assign_add(1))
-
-    return head.spec(features, mode, sum(logits[1:], logits[0]), labels, train)
 
 
 class _Canned(Estimator):
     """An estimator of ``parts`` and a head."""
 
     def __init__(
-        self, parts: Sequence[_Linear | _Deep], head: Head, model_dir: Any, config: RunConfig | None,
+        self, parts: Sequence[Part], head: Head, model_dir: Any, config: RunConfig | None,
         warm_start_from: Any,
     ) -> None:  # fmt: skip
         def model_fn(features: Any, labels: Any, mode: str) -> EstimatorSpec:
-            return _model_fn(parts, head, features, labels, mode)
+            return model_of_parts(parts, head, features, labels, mode)
 
         super().__init__(model_fn, model_dir, config, warm_start_from=warm_start_from)
 
@@ -175,7 +59,7 @@ class LinearClassifier(_Canned):
         sparse_combiner: str = "sum",
     ) -> None:
         head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
-        parts = [_Linear(feature_columns, optimizer, sparse_combiner, 0.2)]
+        parts = [Linear(feature_columns, optimizer, sparse_combiner, 0.2)]
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
 
@@ -198,7 +82,7 @@ class LinearRegressor(_Canned):
         sparse_combiner: str = "sum",
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
-        parts = [_Linear(feature_columns, optimizer, sparse_combiner, 0.2)]
+        parts = [Linear(feature_columns, optimizer, sparse_combiner, 0.2)]
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
 
@@ -225,7 +109,7 @@ class DNNClassifier(_Canned):
         batch_norm: bool = False,
     ) -> None:
         head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
-        parts = [_Deep(feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)]
+        parts = [Deep(feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)]
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
 
@@ -251,22 +135,8 @@ class DNNRegressor(_Canned):
         batch_norm: bool = False,
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
-        parts = [_Deep(feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)]
+        parts = [Deep(feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)]
         super().__init__(parts, head, model_dir, config, warm_start_from)
-
-
-def _wide_and_deep(
-    linear_columns: Iterable[Any] | None, linear_optimizer: Any, combiner: str, deep_columns: Any, *deep: Any
-) -> list[_Linear | _Deep]:
-    """The linear part, the deep one, or both. Raises `InvalidArgumentError` without any columns."""
-    parts: list[_Linear | _Deep] = []
-    if deep_columns:
-        parts.append(_Deep(deep_columns, *deep))
-    if linear_columns:
-        parts.append(_Linear(linear_columns, linear_optimizer, combiner, 0.005 if deep_columns else 0.2))
-    if not parts:
-        raise misuse("expected linear_feature_columns or dnn_feature_columns; got none", InvalidArgumentError)
-    return parts
 
 
 class DNNLinearCombinedClassifier(_Canned):
@@ -295,9 +165,10 @@ class DNNLinearCombinedClassifier(_Canned):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
-        parts = _wide_and_deep(
-            linear_feature_columns, linear_optimizer, linear_sparse_combiner, dnn_feature_columns,
-            dnn_hidden_units, dnn_optimizer, dnn_activation_fn, dnn_dropout, batch_norm,
+        parts = wide_and_deep(
+            linear_feature_columns, linear_optimizer, linear_sparse_combiner,
+            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
@@ -327,8 +198,9 @@ class DNNLinearCombinedRegressor(_Canned):
         linear_sparse_combiner: str = "sum",
     ) -> None:
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
-        parts = _wide_and_deep(
-            linear_feature_columns, linear_optimizer, linear_sparse_combiner, dnn_feature_columns,
-            dnn_hidden_units, dnn_optimizer, dnn_activation_fn, dnn_dropout, batch_norm,
+        parts = wide_and_deep(
+            linear_feature_columns, linear_optimizer, linear_sparse_combiner,
+            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)

@@ -142,9 +142,10 @@ class Estimator:
         return self._reader().get_tensor(name)
 
     def _reader(self) -> Any:
-        return open_checkpoint(self._needed_checkpoint(None))
+        return open_checkpoint(self.needed_checkpoint())
 
-    def _needed_checkpoint(self, path: Any) -> str:
+    def needed_checkpoint(self, path: Any = None) -> str:
+        """``path``, or the newest checkpoint. Raises `NotFoundError` if there is none."""
         found = os.fspath(path) if path else self.latest_checkpoint()
         if found is None:
             raise NotFoundError(f"Estimator: expected a checkpoint in {self.model_dir}; there is none")
@@ -308,7 +309,7 @@ class Estimator:
 
         Raises `NotFoundError` without a checkpoint, and `InvalidArgumentError` for keys that there are not.
         """
-        path = self._needed_checkpoint(checkpoint_path)
+        path = self.needed_checkpoint(checkpoint_path)
         with Graph().as_default():
             spec, own = self._built(input_fn, ModeKeys.PREDICT)
             asked = _chosen(spec.predictions, predict_keys)
@@ -341,7 +342,7 @@ class Estimator:
         ``serving_default``. ``assets_extra`` has files by their names in the folder ``assets.extra``. Raises
         `NotFoundError` without a checkpoint, and as `SavedModelBuilder`.
         """
-        path = self._needed_checkpoint(checkpoint_path)
+        path = self.needed_checkpoint(checkpoint_path)
         with Graph().as_default():
             get_or_create_global_step()
             receiver = serving_input_receiver_fn()

@@ -91,7 +91,12 @@ class LatestExporter(_ServingExporter):
         is_the_final_export: bool,
     ) -> bytes:
         made: bytes = estimator.export_saved_model(export_path, *self._arguments, checkpoint_path)
-        exports = sorted((name for name in os.listdir(export_path) if name.isdigit()), key=int)
-        for old in exports[: -self._kept] if self._kept else ():
-            shutil.rmtree(os.path.join(export_path, old))
+        keep_newest(export_path, self._kept)
         return made
+
+
+def keep_newest(export_path: str, count: int | None) -> None:
+    """Delete all models in ``export_path`` but the newest ``count`` (None: keep all)."""
+    exports = sorted((name for name in os.listdir(export_path) if name.isdigit()), key=int)
+    for old in exports[:-count] if count else ():
+        shutil.rmtree(os.path.join(export_path, old))

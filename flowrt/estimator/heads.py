@@ -155,27 +155,31 @@ class _Classes(Head):
                 f"label_vocabulary: expected {n_classes} words, one a class; got {len(label_vocabulary)}",
                 InvalidArgumentError,
             )
-        self.n_classes, self._words = n_classes, label_vocabulary
+        self.n_classes, self.label_vocabulary = n_classes, label_vocabulary
 
     def labels(self, labels: Any) -> Tensor:
         given = _in_columns(convert_to_tensor(labels))
-        if (given.dtype is string) != (self._words is not None):
-            expected = "numbers" if self._words is None else "words of the label_vocabulary"
+        if (given.dtype is string) != (self.label_vocabulary is not None):
+            expected = "numbers" if self.label_vocabulary is None else "words of the label_vocabulary"
             raise misuse(f"labels: expected {expected}; got {given.dtype.name}", DTypeError)
-        if self._words is None:
+        if self.label_vocabulary is None:
             return given
-        return lookup.index_table_from_tensor(list(self._words), name="class_id_lookup").lookup(given)
+        return lookup.index_table_from_tensor(list(self.label_vocabulary), name="class_id_lookup").lookup(
+            given
+        )
 
     def _named(self, class_ids: Tensor) -> Tensor:
-        if self._words is None:
+        if self.label_vocabulary is None:
             return as_string(class_ids)
-        table = lookup.index_to_string_table_from_tensor(list(self._words), name="class_string_lookup")
+        table = lookup.index_to_string_table_from_tensor(
+            list(self.label_vocabulary), name="class_string_lookup"
+        )
         found: Tensor = table.lookup(class_ids)
         return found
 
     def _choices(self, logits: Tensor) -> dict[str, Tensor]:
         """Every class of each example, in the order of its probabilities: [batch, n_classes]."""
-        names = self._words or [str(number) for number in range(self.n_classes)]
+        names = self.label_vocabulary or [str(number) for number in range(self.n_classes)]
         dims = stack([shape(logits)[0], self.n_classes])
         return {
             "all_class_ids": broadcast_to(np.arange(self.n_classes, dtype=np.int32), dims),

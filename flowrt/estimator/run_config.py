@@ -8,7 +8,7 @@ from typing import Any
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.source import misuse
 
-_UNSET: Any = object()
+UNSET: Any = object()
 
 
 class RunConfig:
@@ -24,8 +24,8 @@ class RunConfig:
         model_dir: Any = None,
         tf_random_seed: int | None = None,
         save_summary_steps: int | None = 100,
-        save_checkpoints_steps: Any = _UNSET,
-        save_checkpoints_secs: Any = _UNSET,
+        save_checkpoints_steps: Any = UNSET,
+        save_checkpoints_secs: Any = UNSET,
         session_config: Any = None,
         keep_checkpoint_max: int | None = 5,
         keep_checkpoint_every_n_hours: float = 10000,
@@ -38,7 +38,7 @@ class RunConfig:
         experimental_max_worker_delay_secs: Any = None,
         session_creation_timeout_secs: float = 7200,
     ) -> None:
-        if save_checkpoints_steps not in (_UNSET, None) and save_checkpoints_secs not in (_UNSET, None):
+        if save_checkpoints_steps not in (UNSET, None) and save_checkpoints_secs not in (UNSET, None):
             raise misuse(
                 "RunConfig: expected save_checkpoints_steps or ..._secs; got both", InvalidArgumentError
             )
@@ -46,13 +46,13 @@ class RunConfig:
             raise misuse(
                 "RunConfig: expected no strategy: run a training loop under its scope", InvalidArgumentError
             )
-        if save_checkpoints_steps is _UNSET and save_checkpoints_secs is _UNSET:
+        if save_checkpoints_steps is UNSET and save_checkpoints_secs is UNSET:
             save_checkpoints_secs = 600
         self.model_dir = model_dir
         self.tf_random_seed = tf_random_seed
         self.save_summary_steps = save_summary_steps
-        self.save_checkpoints_steps = None if save_checkpoints_steps is _UNSET else save_checkpoints_steps
-        self.save_checkpoints_secs = None if save_checkpoints_secs is _UNSET else save_checkpoints_secs
+        self.save_checkpoints_steps = None if save_checkpoints_steps is UNSET else save_checkpoints_steps
+        self.save_checkpoints_secs = None if save_checkpoints_secs is UNSET else save_checkpoints_secs
         self.session_config = session_config
         self.keep_checkpoint_max = keep_checkpoint_max
         self.keep_checkpoint_every_n_hours = keep_checkpoint_every_n_hours

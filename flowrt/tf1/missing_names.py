@@ -35,10 +35,8 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.BaselineRegressor estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor
     estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
     estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
-    estimator.WarmStartSettings estimator.experimental contrib.estimator
-    contrib.learn.Estimator contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
-its arguments are older. Instead: estimator.DNNClassifier, estimator.LinearClassifier
-    contrib.learn.DNNClassifier contrib.learn.LinearClassifier
+    estimator.WarmStartSettings estimator.experimental
+    contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
 there are no forests and boosted trees. Instead: scikit-learn's, or estimator.DNNClassifier
     contrib.tensor_forest contrib.boosted_trees
 this factorization is not supported. Instead: contrib.factorization.KMeans, or estimator.Estimator
@@ -193,7 +191,8 @@ PUBLIC_NAMESPACES = [
     "contrib.framework", "contrib.rnn", "contrib.seq2seq", "contrib.slim", "contrib.training", "contrib.tpu",
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
-    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "signal",
+    "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "contrib.learn.monitors",
+    "contrib.learn.io", "contrib.learn.datasets", "contrib.estimator", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
     "contrib.factorization", "ragged", "sets",
 ]  # fmt: skip
