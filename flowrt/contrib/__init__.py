@@ -14,7 +14,7 @@ learn               estimators of before `estimator`; documents as numbers
 lookup              tables
 legacy_seq2seq      sequences as lists of steps
 losses              losses with the predictions first
-framework           arg_scope, the global step, nest
+framework           arg_scope, the global step, nest; assignments: values of variables
 rnn                 recurrent cells and networks; rnn_cells: the rarer ones
 seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
@@ -23,7 +23,7 @@ summarize           summaries of outputs and collections
 opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
-training            placement of variables on parameter servers; hparams: `HParams`
+training            train_ops: losses that train; checkpoint_evaluation; hparams: `HParams`
 tensorboard         files for TensorBoard's plugins
 tpu                 infeed and outfeed, on any device; estimators for TPUs, without them
 """
@@ -113,6 +113,8 @@ keras.python: keras -> keras
 slim: python -> contrib.slim
 slim.python: slim -> contrib.slim
 slim.python.slim: nets -> contrib.slim.nets
+slim.python.slim: data evaluation learning queues summaries -> contrib.slim.data contrib.slim.evaluation
+    contrib.slim.learning contrib.slim.queues contrib.slim.summaries
 slim.python.slim.nets: alexnet inception inception_v1 inception_v2 inception_v3 overfeat vgg
     -> contrib.slim.nets.alexnet contrib.slim.nets.inception contrib.slim.nets.overfeat contrib.slim.nets.vgg
 slim.python.slim.nets: resnet_utils -> contrib.slim.nets.resnet_utils

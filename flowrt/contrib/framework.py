@@ -9,6 +9,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowrt import nest
+from flowrt.contrib.assignments import (
+    assign_from_checkpoint,
+    assign_from_checkpoint_fn,
+    assign_from_values,
+    assign_from_values_fn,
+    filter_variables,
+    get_unique_variable,
+)
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.tf1.missing_names import missing_from
@@ -30,6 +38,8 @@ __all__ = [
     "get_local_variables", "get_model_variables", "get_or_create_global_step", "get_trainable_variables",
     "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "init_from_checkpoint",
     "list_variables", "load_checkpoint", "load_variable", "model_variable", "nest",
+    "assign_from_checkpoint", "assign_from_checkpoint_fn", "assign_from_values", "assign_from_values_fn",
+    "filter_variables", "get_unique_variable",
 ]  # fmt: skip
 
 Defaults = dict[Any, dict[str, Any]]

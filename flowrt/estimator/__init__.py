@@ -7,7 +7,8 @@ exporters     when a model is written for serving
 estimator     `Estimator`, `train_and_evaluate`
 inputs        functions of arrays that give features and labels
 heads         classes and numbers: predictions, losses, metrics
-canned        ready linear and deep models over feature columns
+parts         linear and deep models over feature columns
+canned        ready estimators of them
 tpu           estimators of programs that may use TPUs, without them
 """
 

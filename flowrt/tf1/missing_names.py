@@ -101,6 +101,9 @@ TensorFlow 2 is not supported. Instead: compat.v1
     compat.v2
 TensorFlow's formats are not supported. Instead: train.Saver, train.write_graph
     lite
+there is no debugger over the network. Instead: python.debug.DumpingDebugWrapperSession
+    python.debug.TensorBoardDebugWrapperSession python.debug.TensorBoardDebugHook
+    python.debug.GrpcDebugWrapperSession python.debug.GrpcDebugHook
 there are no TPUs. Instead: distribute.MirroredStrategy
     tpu distribute.TPUStrategy distribute.experimental.TPUStrategy
     distribute.cluster_resolver.TPUClusterResolver contrib.distribute.TPUStrategy
@@ -123,7 +126,7 @@ layers check their inputs in build. Instead: layers.Layer
 there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
 only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
-    train.Checkpoint train.CheckpointManager train.SaverDef train.checkpoints_iterator
+    train.Checkpoint train.CheckpointManager train.SaverDef
     train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
 there is no schedule with noise. Instead: train.linear_cosine_decay
@@ -194,6 +197,7 @@ PUBLIC_NAMESPACES = [
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "contrib.learn.monitors",
     "contrib.learn.io", "contrib.learn.datasets", "contrib.estimator", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
+    "contrib.slim.learning", "contrib.slim.evaluation", "contrib.slim.queues", "contrib.slim.summaries",
     "contrib.factorization", "ragged", "sets",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""

@@ -31,6 +31,7 @@ from flowrt.train.checkpoints.export_meta_graph import export_meta_graph
 from flowrt.train.checkpoints.foreign_files import Transposed, load_safetensors
 from flowrt.train.checkpoints.graph_file import write_graph
 from flowrt.train.checkpoints.import_meta_graph import import_meta_graph
+from flowrt.train.checkpoints.new_checkpoints import checkpoints_iterator
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint as NewCheckpointReader
 from flowrt.train.checkpoints.saver import Saver

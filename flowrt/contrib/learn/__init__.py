@@ -3,7 +3,7 @@
 model_fn         `ModelFnOps`, `MetricSpec`
 run_config       `RunConfig`
 arrays           arrays in batches
-estimator        `Estimator`, `SKCompat`
+older_estimator  `Estimator`, `SKCompat`
 canned           ready linear and deep models
 monitors         `ValidationMonitor`
 experiment       `Experiment`, and its schedules
@@ -25,7 +25,6 @@ from flowrt.contrib.learn.canned import (
     MetricKey,
     PredictionKey,
 )
-from flowrt.contrib.learn.estimator import Estimator, SKCompat
 from flowrt.contrib.learn.experiment import Experiment, ExportStrategy, make_export_strategy
 from flowrt.contrib.learn.inputs import (
     InputFnOps,
@@ -33,6 +32,7 @@ from flowrt.contrib.learn.inputs import (
     infer_real_valued_columns_from_input_fn,
 )
 from flowrt.contrib.learn.model_fn import MetricSpec, ModeKeys, ModelFnOps
+from flowrt.contrib.learn.older_estimator import Estimator, SKCompat
 from flowrt.contrib.learn.run_config import RunConfig
 from flowrt.tf1.missing_names import missing_from
 

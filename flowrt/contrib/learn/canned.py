@@ -10,8 +10,8 @@ from typing import Any
 
 from flowrt import metrics
 from flowrt.contrib.estimator import clip_gradients_by_norm
-from flowrt.contrib.learn.estimator import Estimator
 from flowrt.contrib.learn.model_fn import ModeKeys
+from flowrt.contrib.learn.older_estimator import Estimator
 from flowrt.errors import UnimplementedError
 from flowrt.estimator import EstimatorSpec, RunConfig
 from flowrt.estimator.heads import BinaryHead, Head, MultiClassHead, Pair, RegressionHead

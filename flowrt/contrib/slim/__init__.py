@@ -1,16 +1,28 @@
 """``flowrt.contrib.slim``: layers, `arg_scope` and variables under the name that model definitions import.
 
-nets   published networks for images
+nets         published networks for images
+data         examples in files; queues: the threads that fill them
+learning     training; evaluation: metrics of checkpoints; summaries
 """
 
-from flowrt.contrib import layers, losses, model_analyzer
+from flowrt.contrib import layers, losses, metrics, model_analyzer
 from flowrt.contrib import named_outputs as utils
 from flowrt.contrib.framework import (
     add_arg_scope,
+    add_model_variable,
     arg_scope,
+    assign_from_checkpoint,
+    assign_from_checkpoint_fn,
+    assign_from_values,
+    assign_from_values_fn,
+    create_global_step,
+    filter_variables,
+    get_global_step,
+    get_local_variables,
     get_model_variables,
     get_or_create_global_step,
     get_trainable_variables,
+    get_unique_variable,
     get_variables,
     get_variables_to_restore,
     model_variable,
@@ -42,7 +54,14 @@ from flowrt.contrib.layers import (
     xavier_initializer,
     xavier_initializer_conv2d,
 )
-from flowrt.contrib.slim import nets
+from flowrt.contrib.slim import evaluation, learning, nets, queues, summaries
+from flowrt.contrib.slim.data import (
+    dataset,
+    dataset_data_provider,
+    parallel_reader,
+    prefetch_queue,
+    tfexample_decoder,
+)
 from flowrt.tf1.missing_names import missing_from
 
 initializers = layers  # which has them too
@@ -56,6 +75,10 @@ __all__ = [
     "nets", "utils", "instance_norm", "one_hot_encoding", "repeat", "separable_conv2d",
     "separable_convolution2d", "softmax", "stack", "variance_scaling_initializer", "xavier_initializer",
     "xavier_initializer_conv2d",
+    "add_model_variable", "assign_from_checkpoint", "assign_from_checkpoint_fn", "assign_from_values",
+    "assign_from_values_fn", "create_global_step", "dataset", "dataset_data_provider", "evaluation",
+    "filter_variables", "get_global_step", "get_local_variables", "get_unique_variable", "learning",
+    "metrics", "parallel_reader", "prefetch_queue", "queues", "summaries", "tfexample_decoder",
 ]  # fmt: skip
 
 __getattr__ = missing_from("contrib.slim")
