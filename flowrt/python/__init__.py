@@ -5,12 +5,16 @@ flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 """
 
 from flowrt.config import device_listing
-from flowrt.tf1 import deprecation, file_io, layer_arguments
+from flowrt.tf1 import debugger, deprecation, file_io, layer_arguments
 from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 _PATHS = """
 : pywrap_tensorflow -> train
+: debug -> tf1.debugger
+debug: lib wrappers -> tf1.debugger
+debug.lib: debug_data -> tf1.debugger
+debug.wrappers: dumping_wrapper framework hooks local_cli_wrapper -> tf1.debugger
 : keras -> keras
 keras: layers -> keras.layers
 keras: utils -> keras.utils
