@@ -11,6 +11,11 @@ from flowrt.graph.ops.random.sampling import multinomial as multinomial
 from flowrt.graph.ops.random.sampling import random_gamma as _gamma
 from flowrt.graph.ops.random.sampling import random_poisson as _poisson
 from flowrt.graph.ops.random.sampling import random_shuffle as _shuffle
+from flowrt.graph.ops.random.stateless import stateless_categorical as stateless_categorical
+from flowrt.graph.ops.random.stateless import stateless_multinomial as stateless_multinomial
+from flowrt.graph.ops.random.stateless import stateless_random_normal as _stateless_normal
+from flowrt.graph.ops.random.stateless import stateless_random_uniform as _stateless_uniform
+from flowrt.graph.ops.random.stateless import stateless_truncated_normal as stateless_truncated_normal
 from flowrt.nn.sampled import log_uniform_candidate_sampler as log_uniform_candidate_sampler
 from flowrt.nn.sampled import uniform_candidate_sampler as uniform_candidate_sampler
 from flowrt.tf1.missing_names import missing_from as missing_from
@@ -19,4 +24,6 @@ gamma = _gamma
 normal = _normal
 poisson = _poisson
 shuffle = _shuffle
+stateless_normal = _stateless_normal
+stateless_uniform = _stateless_uniform
 uniform = _uniform

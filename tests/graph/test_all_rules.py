@@ -182,6 +182,13 @@ WITHOUT_RULE = {
         "Fill", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At", "RandomShuffleAt",
         "RandomStandardNormalAt", "RandomUniformAt", "RandomUniformIntAt", "TruncatedNormalAt",
     },
+    "drawn from a seed, whole": {
+        "StatelessMultinomial", "StatelessRandomGetAlg", "StatelessRandomGetKeyCounter",
+        "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform",
+        "StatelessRandomUniformV2", "StatelessRandomUniformFullInt", "StatelessRandomUniformFullIntV2",
+        "StatelessRandomUniformInt", "StatelessRandomUniformIntV2", "StatelessTruncatedNormal",
+        "StatelessTruncatedNormalV2",
+    },
     "of a size that only values determine": {
         "DynamicPartition", "DynamicStitch", "ListDiff", "NonMaxSuppressionByClass",
         "CTCBeamSearchDecoder", "CTCGreedyDecoder", "EditDistance",

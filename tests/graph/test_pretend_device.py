@@ -59,7 +59,7 @@ WAITING = """
     NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
     RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd
     SegmentSum SegmentSumAt SetSize SparseCross SparseFillEmptyRows SparseReshape SparseToSparseSetOperation
-    Unique UniqueWithCounts Where Zeta
+    StatelessMultinomial Unique UniqueWithCounts Where Zeta
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
 they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise

@@ -52,6 +52,11 @@ ABSENT: dict[str, tuple[str, ...]] = {
     _RANDOM: (
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",
         "RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At",
+        "StatelessMultinomial", "StatelessRandomGetAlg", "StatelessRandomGetKeyCounter",
+        "StatelessRandomNormal", "StatelessRandomNormalV2", "StatelessRandomUniform",
+        "StatelessRandomUniformV2", "StatelessRandomUniformFullInt", "StatelessRandomUniformFullIntV2",
+        "StatelessRandomUniformInt", "StatelessRandomUniformIntV2", "StatelessTruncatedNormal",
+        "StatelessTruncatedNormalV2",
     ),
     _GRADIENT: ("ConcatOffset", "CTCLoss", "LRNGrad", "CropAndResizeGradBoxes", "CropAndResizeGradImage"),
     _PYTHON: ("PyFunc", "PyFuncStateless", "Print", "PrintV2", "Timestamp"),

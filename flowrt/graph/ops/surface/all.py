@@ -79,7 +79,7 @@ from flowrt.graph.ops.nn import (
     space_batch,
     windows,
 )
-from flowrt.graph.ops.random import random_ops, sampling
+from flowrt.graph.ops.random import philox, random_ops, sampling, stateless
 from flowrt.graph.ops.state import (
     accumulators,
     infeed,
