@@ -18,7 +18,7 @@ _WORD = np.uint64(2**32 - 1)
 _SCRAMBLING_KEY = 0x02461E293EC8F720
 
 PER_BLOCK = {dtypes.float64: 2, dtypes.int64: 2, dtypes.uint64: 2}
-"""How many numbers one block gives; four of any other dtype."""
+"""The count of numbers that one block gives; it is four of any other dtype."""
 
 
 class Position(NamedTuple):
@@ -35,7 +35,7 @@ class Position(NamedTuple):
 
 
 def position_of(seed: Any) -> Position:
-    """Where the numbers of ``seed``, two integers, begin: both are scrambled, so that similar ones differ."""
+    """The place where the numbers of a seed begin: its two integers are scrambled, so that similar ones differ."""
     first, second = (int(part) % 2**64 for part in seed)
     mixed = Position(_SCRAMBLING_KEY, first, second).blocks(0).view(np.uint64)
     return Position(int(mixed[0]), 0, int(mixed[1]))

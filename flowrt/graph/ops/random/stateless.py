@@ -1,4 +1,4 @@
-"""Random numbers that follow from a seed alone: pure ops, whose numbers are TensorFlow's.
+"""Random numbers that follow from a seed alone: pure ops, with TensorFlow's numbers.
 
 TensorFlow 1 gives the two integers of a seed to each op; TensorFlow 2 (``...V2``) scrambles them by an op of
 its own and gives key and counter. Draws are made in host memory. See `flowrt.graph.ops.random.philox`.
