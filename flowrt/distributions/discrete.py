@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.distributions.distribution import (
-    FULLY_REPARAMETERIZED,
-    NOT_REPARAMETERIZED,
-    Distribution,
-    checked,
-    floats,
-)
+from flowrt.distributions.distribution import NOT_REPARAMETERIZED, Distribution, checked, floats
 from flowrt.distributions.kullback_leibler import RegisterKL
 from flowrt.distributions.positive import Dirichlet
 from flowrt.distributions.special import lbeta
@@ -529,7 +523,7 @@ class Deterministic(Distribution):
         self._loc = convert_to_tensor(loc)
         self._atol, self._rtol = atol or 0, rtol or 0
         super().__init__(
-            self._loc.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
+            self._loc.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
             {
                 "loc": loc, "atol": atol, "rtol": rtol, "validate_args": validate_args,
                 "allow_nan_stats": allow_nan_stats,

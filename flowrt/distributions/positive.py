@@ -1,7 +1,7 @@
 """Distributions of positive numbers and of shares: `Gamma`, `Exponential`, `Beta`, `Dirichlet`.
 
-Samples of a gamma distribution have gradients for its rate only: those of a `Gamma`, `Beta` and `Dirichlet`
-are not differentiable functions of their concentrations here.
+Samples are differentiable by all parameters, those of `Gamma`, `Beta` and `Dirichlet` by the implicit
+gradients of `flowrt.random_gamma`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.distributions.distribution import (
-    FULLY_REPARAMETERIZED,
-    NOT_REPARAMETERIZED,
-    Distribution,
-    checked,
-    floats,
-)
+from flowrt.distributions.distribution import FULLY_REPARAMETERIZED, Distribution, checked, floats
 from flowrt.distributions.kullback_leibler import RegisterKL
 from flowrt.distributions.special import lbeta
 from flowrt.graph.construction.graph import Tensor
@@ -54,7 +48,7 @@ class Gamma(Distribution):
         self._concentration = checked(alpha, validate_args, assert_positive)
         self._rate = checked(beta, validate_args, assert_positive)
         super().__init__(
-            self._rate.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            self._rate.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
             {**given, "allow_nan_stats": allow_nan_stats}, [self._concentration, self._rate], name,
         )  # fmt: skip
 
@@ -119,14 +113,13 @@ def _kl_gamma(a: Gamma, b: Gamma, name: str | None = None) -> Tensor:
 
 
 class Exponential(Gamma):
-    """The exponential distribution with density ``rate * exp(-rate * x)``; samples have gradients."""
+    """The exponential distribution with density ``rate * exp(-rate * x)``."""
 
     def __init__(
         self, rate: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Exponential"
     ) -> None:
         (inner,) = floats(rate=rate)
         super().__init__(ones_like(inner), inner, validate_args, allow_nan_stats, name)
-        self._reparameterization_type = FULLY_REPARAMETERIZED
         self._parameters = {
             "rate": rate, "validate_args": validate_args, "allow_nan_stats": allow_nan_stats
         }  # fmt: skip
@@ -177,7 +170,7 @@ class Beta(Distribution):
         self._one = checked(one, validate_args, assert_positive)
         self._zero = checked(zero, validate_args, assert_positive)
         super().__init__(
-            self._one.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            self._one.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
             {**given, "validate_args": validate_args, "allow_nan_stats": allow_nan_stats},
             [self._one, self._zero], name,
         )  # fmt: skip
@@ -275,7 +268,7 @@ class Dirichlet(Distribution):
         (alpha,) = floats(concentration=concentration)
         self._concentration = checked(alpha, validate_args, assert_positive)
         super().__init__(
-            alpha.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            alpha.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
             {
                 "concentration": concentration, "validate_args": validate_args,
                 "allow_nan_stats": allow_nan_stats,

@@ -47,7 +47,8 @@ ABSENT: dict[str, tuple[str, ...]] = {
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
     ),
     _SPECIAL: (
-        "Erfinv", "Lgamma", "Digamma", "Polygamma", "Zeta", "Igamma", "Igammac", "IgammaGradA", "Betainc",
+        "Erfinv", "Lgamma", "Digamma", "Polygamma", "Zeta", "Igamma", "Igammac", "IgammaGradA",
+        "RandomGammaGrad", "Betainc",
     ),
     _RANDOM: (
         "RandomPosition", "RandomUniformAt", "RandomStandardNormalAt", "TruncatedNormalAt",

@@ -117,6 +117,10 @@ def calls(tf):
                     at,
                     *given,
                 )
+        found[f"{name}_is_differentiable_value"] = (
+            lambda *args, k=kind: tf.constant(k(*args).reparameterization_type is d.FULLY_REPARAMETERIZED),
+            *given,
+        )
         if not {"mean", "stddev"} & set(LACKS[name].split()) and name not in UNSAMPLED:
             found[f"{name}_sampled"] = (lambda *args, k=kind: are_near(tf, k(*args)), *given)
     for name in (

@@ -51,7 +51,7 @@ def _gamma_vjp(sign: int) -> Callable[[Operation, Tensor], list[Tensor | None]]:
 
 
 def _no_second_derivative(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    raise op.error(UnimplementedError, "igamma has no second derivative by a")
+    raise op.error(UnimplementedError, f"{op.type} has no derivative")
 
 
 def _shapes_and_bounds(rng: np.random.Generator) -> Iterable[Sample]:
@@ -60,10 +60,13 @@ def _shapes_and_bounds(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(2, np.float32), np.array([0.5, 3], np.float32))
 
 
-def _gamma_op(name: str, kernel: Any, samples: Samples, doc: str, **rules: Any) -> OpDef[Tensor]:
+def _gamma_op(
+    name: str, kernel: Any, samples: Samples, doc: str, inputs: str = "a, x", **rules: Any
+) -> OpDef[Tensor]:
+    first, second = inputs.split(", ")
     return elementwise_op(
         name,
-        "a: T in float32 | float64, x: T -> z: T",
+        f"{first}: T in float32 | float64, {second}: T -> z: T",
         kernel=_blockwise(kernel),
         narrows=False,
         samples=samples,
@@ -100,6 +103,16 @@ igamma_grad_a: OpDef[Tensor] = _gamma_op(
     incomplete_kernels.igamma_grad_a,
     lambda rng: (s._replace(differentiable=False) for s in _shapes_and_bounds(rng)),
     "The derivative of ``igamma(a, x)`` by a.",
+    vjp=_no_second_derivative,
+)
+
+
+random_gamma_grad: OpDef[Tensor] = _gamma_op(
+    "RandomGammaGrad",
+    incomplete_kernels.random_gamma_grad,
+    lambda rng: (s._replace(differentiable=False) for s in _shapes_and_bounds(rng)),
+    "The derivative by alpha of ``sample``, a value drawn from the gamma distribution of shape alpha.",
+    inputs="alpha, sample",
     vjp=_no_second_derivative,
 )
 

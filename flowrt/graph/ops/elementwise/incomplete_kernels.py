@@ -44,24 +44,36 @@ def igamma_grad_a(xp: Any, a: Any, x: Any) -> Any:
     return xp.where(is_upper, -slope, slope)
 
 
-def _gamma_tail(xp: Any, a: Any, x: Any) -> tuple[Any, Any, Any]:
+def random_gamma_grad(xp: Any, a: Any, x: Any) -> Any:
+    """The derivative by a of a value ``x`` of gamma(a), its share below held fixed; relative error 1e-12.
+
+    M. Figurnov et al., "Implicit reparameterization gradients", NeurIPS (2018), equation 4: minus the
+    derivative of `igamma` by a, over the density; of their common factor nothing underflows here.
+    """
+    is_upper, _, slope = _gamma_tail(xp, a, x, over_density=True)
+    return xp.where(is_upper, slope, -slope)
+
+
+def _gamma_tail(xp: Any, a: Any, x: Any, over_density: bool = False) -> tuple[Any, Any, Any]:
     """The tail of the density from x on, away from its bulk: if it is the upper one, the share of gamma(a) in
-    it, and that share's derivative by a.
+    it, and that share's derivative by a; both over the density at x, if that is wanted.
     """
     is_valid = (a > 0) & (x >= 0)
     is_inside = is_valid & (x > 0) & (x < xp.inf) & (a < xp.inf)
     inner_a, inner_x = xp.where(is_inside, a, 1.0), xp.where(is_inside, x, 1.0)
     is_upper = inner_x >= xp.maximum(inner_a, 1)
     is_series = ~is_upper & (inner_a < LARGE)
-    quadrature = _integrated_tail(xp, xp.where(is_series, LARGE, inner_a), inner_x, is_upper)
-    series = _lower_series(xp, xp.where(is_series, inner_a, 1.0), xp.where(is_series, inner_x, 1.0))
-    share, slope = (xp.where(is_series, s, q) for s, q in zip(series, quadrature, strict=True))
+    tails = (
+        _lower_series(xp, xp.where(is_series, inner_a, 1.0), xp.where(is_series, inner_x, 1.0), over_density),
+        _integrated_tail(xp, xp.where(is_series, LARGE, inner_a), inner_x, is_upper, over_density),
+    )
+    share, slope = (xp.where(is_series, s, q) for s, q in zip(*tails, strict=True))
     at_edge = xp.where(is_valid & ~(xp.isinf(a) & xp.isinf(x)), 0.0, xp.nan)
     is_upper = xp.where(is_inside, is_upper, x == xp.inf)
     return is_upper, xp.where(is_inside, share, at_edge), xp.where(is_inside, slope, at_edge)
 
 
-def _lower_series(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
+def _lower_series(xp: Any, a: Any, x: Any, over_density: bool) -> tuple[Any, Any]:
     """The share below x, and its derivative by a: the sum of x**n / ((a + 1) ... (a + n)) over n."""
     term, total = xp.ones_like(x), xp.ones_like(x)
     harmonic, slopes = xp.zeros_like(x), xp.zeros_like(x)
@@ -70,11 +82,11 @@ def _lower_series(xp: Any, a: Any, x: Any) -> tuple[Any, Any]:
         harmonic = harmonic + 1 / (a + n)
         total = total + term
         slopes = slopes + term * harmonic
-    first = xp.exp(a * xp.log(x) - x - lgamma(xp, a + 1))
+    first = x / a if over_density else xp.exp(a * xp.log(x) - x - lgamma(xp, a + 1))
     return first * total, first * (total * (xp.log(x) - digamma(xp, a + 1)) - slopes)
 
 
-def _integrated_tail(xp: Any, a: Any, x: Any, is_upper: Any) -> tuple[Any, Any]:
+def _integrated_tail(xp: Any, a: Any, x: Any, is_upper: Any, over_density: bool) -> tuple[Any, Any]:
     """The integral of the density from x away from its maximum, and its derivative by a."""
     power = a - 1
     length = xp.where(is_upper, _upper_length(xp, power, x), -_lower_length(xp, xp.maximum(power, 1), x))
@@ -86,7 +98,9 @@ def _integrated_tail(xp: Any, a: Any, x: Any, is_upper: Any) -> tuple[Any, Any]:
         part = weight * xp.exp(power * ratio - step)
         share = share + part
         slope = slope + part * (ratio + offset)
-    scale = xp.abs(length) * xp.exp(_log_gamma_density(xp, a, x))
+    scale = xp.abs(length)
+    if not over_density:
+        scale = scale * xp.exp(_log_gamma_density(xp, a, x))
     return scale * share, scale * slope
 
 

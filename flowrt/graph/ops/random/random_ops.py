@@ -21,8 +21,18 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import draw
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, Samples, define_op, sample
-from flowrt.graph.op_facets import BatchRule, Kernel
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    Rule,
+    Sample,
+    Samples,
+    define_op,
+    sample,
+)
+from flowrt.graph.op_facets import BatchRule, Kernel, Vjp
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
@@ -148,6 +158,7 @@ def define_draw(
     *,
     kernel: Kernel,
     samples: Samples,
+    vjp: Vjp | Rule = NONDIFFERENTIABLE,
     batch: BatchRule | None = None,
     may_be_part: bool = False,
     **parts: Any,
@@ -155,6 +166,7 @@ def define_draw(
     """Define an op that draws from its own stream, passed to its kernel as ``state``. Also defines the pure
     op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients;
     with ``may_be_part`` it can draw a part of a larger draw, which the kernel gets as ``of`` and ``begin``.
+    ``vjp`` is the rule of both.
     """
 
     @functools.wraps(kernel)
@@ -163,7 +175,7 @@ def define_draw(
 
     inputs, arrow, outputs = signature.partition(" -> ")
     position = np.array([1, 2, 3], np.uint64)
-    parts["vjp"] = NONDIFFERENTIABLE
+    parts["vjp"] = vjp
     PARTS.update([name] if may_be_part else [])
     attrs = {"attrs": ", ".join(filter(None, [parts.get("attrs"), PART]))} if may_be_part else {}
     define_op(

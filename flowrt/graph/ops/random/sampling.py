@@ -19,12 +19,13 @@ from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
 from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.array.slicing import slice
-from flowrt.graph.ops.base.filling import ones_like
-from flowrt.graph.ops.base.identities import result_shape, unchanged
+from flowrt.graph.ops.base.filling import ones_like, unbroadcast
+from flowrt.graph.ops.base.identities import cast, result_shape, unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import shape, transpose
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.division import floormod, realdiv
+from flowrt.graph.ops.elementwise.incomplete import random_gamma_grad
 from flowrt.graph.ops.random.random_ops import (
     define_draw,
     deliver,
@@ -184,15 +185,24 @@ def _batch_draw(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
     return batched(transpose(drawn, [count, *range(count), *range(count + 1, count + own + 1)]))
 
 
+def _gamma_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    alpha, drawn = op.inputs[1], op.outputs[0]
+    wide = alpha.dtype if alpha.dtype.size >= 4 else dtypes.float32
+    slope = cast(random_gamma_grad(cast(alpha, wide), cast(drawn, wide)), alpha.dtype)
+    by_alpha = unbroadcast(multiply(dy, slope), alpha, drawn)
+    return [None, by_alpha, *[None] * (len(op.inputs) - 2)]
+
+
 random_gamma_op = define_draw(
     "RandomGamma",
     "shape: host S in INDEX, alpha: T in FLOATING -> T",
     shape=_repeated_shape,
     kernel=_gamma,
-    samples=lambda rng: (
-        sample(np.array([2], np.int32), np.array([0.5, 3.0]), seed=1),
-        sample(np.zeros(0, np.int32), np.array(2.0, np.float16)),
+    samples=lambda rng: (  # the rule's derivative is not that of the sampler, which rejects some of its draws
+        sample(np.array([2], np.int32), np.array([0.5, 3.0]), differentiable=False, seed=1),
+        sample(np.zeros(0, np.int32), np.array(2.0, np.float16), differentiable=False),
     ),
+    vjp=_gamma_vjp,
     batch=_batch_draw,
     doc="``shape`` values of the gamma distribution with shape parameter alpha and rate 1, for each alpha.",
 )
@@ -209,7 +219,8 @@ def random_gamma(
     """Values of ``shape + broadcast(alpha, beta).shape`` from gamma distributions of shape ``alpha`` and rate
     ``beta``.
 
-    No gradient flows to ``alpha``; the one to ``beta`` does.
+    Differentiable by both, once: by ``alpha`` implicitly, at a fixed share of the probability below each
+    value; M. Figurnov et al., "Implicit reparameterization gradients", NeurIPS (2018).
     """
     dtype = as_dtype(dtype)
     with get_default_graph().name_scope(name or "random_gamma") as scope:
