@@ -69,6 +69,18 @@ def test_what_does_not_fit_is_an_error_or_left_out() -> None:
             session.run(tf.nn.ctc_loss(labels, logits, [3, 6, 3, 5]))
 
 
+def test_dense_labels_that_do_not_fit_have_an_infinite_loss_and_no_gradient() -> None:
+    logits = tf.constant(LOGITS)
+    loss = tf.nn.ctc_loss_v2([[1, 1], [1, 2], [2, 0], [0, 0]], logits, [2, 2, 1, 0], [2, 2, 2, 5])
+    with tf.Session() as session:
+        values, slopes = session.run((loss, tf.gradients(loss, logits)[0]))
+    assert np.isfinite(values).tolist() == [False, True, True, True]
+    assert values[0] == np.inf
+    assert slopes.any((0, 2)).tolist() == [False, True, True, True]
+    with pytest.raises(InvalidArgumentError, match="expected blank_index"):
+        tf.nn.ctc_loss_v2(sparse([[1]]), logits, None, [5])
+
+
 def test_a_wide_beam_finds_the_most_probable_labels() -> None:
     decoded, scores = tf.nn.ctc_beam_search_decoder(LOGITS, LENGTHS, 500, 3, merge_repeated=False)
     with tf.Session() as session:

@@ -55,9 +55,13 @@ from flowrt.nn import avg_pool as _avg_pool2d
 from flowrt.nn import rnn_cell as rnn_cell
 from flowrt.nn.average_loss import compute_average_loss as compute_average_loss
 from flowrt.nn.average_loss import scale_regularization_loss as scale_regularization_loss
+from flowrt.nn.ctc import collapse_repeated as collapse_repeated
 from flowrt.nn.ctc import ctc_beam_search_decoder as ctc_beam_search_decoder
+from flowrt.nn.ctc import ctc_beam_search_decoder_v2 as ctc_beam_search_decoder_v2
 from flowrt.nn.ctc import ctc_greedy_decoder as ctc_greedy_decoder
 from flowrt.nn.ctc import ctc_loss as ctc_loss
+from flowrt.nn.ctc import ctc_loss_v2 as ctc_loss_v2
+from flowrt.nn.ctc import ctc_unique_labels as ctc_unique_labels
 from flowrt.nn.recurrent import bidirectional_dynamic_rnn as bidirectional_dynamic_rnn
 from flowrt.nn.recurrent import dynamic_rnn as dynamic_rnn
 from flowrt.nn.recurrent import raw_rnn as raw_rnn

@@ -27,6 +27,21 @@ def results(tf):
         fetches[name] = loss = tf.nn.ctc_loss(labels, logits, lengths, **options)
         fetches[f"{name}_slope"] = tf.gradients(loss * [1.0, 2, 3, 4, 5], logits)[0]
     fetches["batch_major"] = tf.nn.ctc_loss(fits, tf.transpose(logits, [1, 0, 2]), lengths, time_major=False)
+    dense, counts = tf.constant([[1, 1, 2], [3, 0, 0], [4, 4, 4], [2, 1, 2], [0, 0, 0]]), [3, 1, 3, 2, 0]
+    moved = tf.where(tf.equal(dense, 2), dense + 3, dense)
+    for name, labels, blank in (("first", dense, None), ("last", dense, -1), ("inner", moved, 2)):
+        fetches[f"dense_{name}"] = loss = tf.nn.ctc_loss_v2(
+            labels, logits, counts, lengths, blank_index=blank
+        )
+        fetches[f"dense_{name}_slope"] = tf.gradients(loss * [1.0, 2, 3, 4, 5], logits)[0]
+    fetches["unique"], fetches["places"] = unique = tf.nn.ctc_unique_labels(dense)
+    fetches["dense_batch_major"] = tf.nn.ctc_loss_v2(
+        dense, tf.transpose(logits, [1, 0, 2]), counts, lengths, logits_time_major=False, unique=unique
+    )
+    others = sparse(tf, [[0], [1], [2], [4], [4]])
+    fetches["sparse_inner"] = tf.nn.ctc_loss_v2(others, logits, None, lengths, blank_index=3)
+    fetches["collapsed_rows"], fetches["counts"] = tf.nn.collapse_repeated(dense, [3, 2, 3, 2, 0])
+    fetches["beam_v2_score"] = tf.nn.ctc_beam_search_decoder_v2(logits[:, :3], lengths[:3], 100, 2)[1]
     for merges in (True, False):
         for name, (decoded, score) in {
             "greedy": tf.nn.ctc_greedy_decoder(logits, lengths, merges),
