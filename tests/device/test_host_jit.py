@@ -174,7 +174,7 @@ def test_loops_are_vectorised() -> None:
 
 
 def test_others_who_use_llvm_have_it_as_it_was() -> None:
-    """The slow pass, which makes a sum of this product, is left out of code for loops alone."""
+    """The slow passes, one of which makes a sum of this product, are left out of code for loops alone."""
     compiler = host_jit._compiler()
     text = loop_text("%product = mul i64 %i, 12345\n  %new = sitofp i64 %product to float")
 
@@ -184,7 +184,7 @@ def test_others_who_use_llvm_have_it_as_it_was() -> None:
             module.triple, module.data_layout = target.triple, str(target.target_data)
             return bytes(target.emit_object(module))
 
-    with host_jit._without_slow_pass(compiler._llvm):
+    with host_jit._without_slow_passes(compiler._llvm):
         without = code_of_others()
     compile_loop(adding(2))
     assert code_of_others() != without
