@@ -150,6 +150,6 @@ def test_a_gradient_of_another_shape_than_was_known_changes_nothing() -> None:
         assert update is not None
         updates.append(update)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[3\].*\[5\]") as caught:
-        execute(Updates(updates, ()))
+        execute(Updates(updates))
     assert caught.value.op == "add1"
     assert [variable.array.tolist() for variable in variables] == [[0.0] * 3] * 2

@@ -30,7 +30,7 @@ def test_a_pause_that_is_due_comes_before_the_next_work(kinds: list[str], blocks
     for kind in kinds:
         builder.begin_work(SECONDS[kind])
         builder.emit_call(nodes[kind], print)
-        builder.work(0.0, SECONDS[kind], pause=False)
+        builder.work(SECONDS[kind], pause=False)
         if kind == RECEIVE:
             builder.note_check()
     builder.cut(None, 0)

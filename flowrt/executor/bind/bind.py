@@ -225,7 +225,7 @@ class Binder:
                     if has_streams:
                         self._streams.end(node, self._builder)
                     if not is_known:  # behind what tells other streams
-                        self._builder.work(self._costs[position], seconds, position in self._pauses)
+                        self._builder.work(seconds, position in self._pauses)
                     if checks_step(node):
                         self._builder.note_check()
                 except OpError as error:

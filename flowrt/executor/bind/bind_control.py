@@ -47,8 +47,8 @@ from flowrt.graph.node import Node, Subgraph, TensorSpec, owned_subgraphs, site_
 from flowrt.graph.shapes import is_static
 from flowrt.loops.loop_program import DTYPES
 
-MAX_ITERATION_COST = 1e6
-"""Estimated work between two pauses of a loop: half a millisecond, or 65 times that on subnormal numbers."""
+MAX_ITERATION_SECONDS = 1e-3
+"""Estimated time between two pauses of a loop; it may be 65 times as long on subnormal numbers."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
@@ -183,11 +183,10 @@ class ControlBinder:
         """The loop, with its ``variables`` moved at the end of its body."""
         builder, mover, pred, (again, *results) = function.builder, self._mover, self._first, function.results
         mover.move(builder, results, variables, function.are_borrowed[1:])
-        cost = max(builder.total_cost, 1.0)
         builder.cut(None, 0)
         segments = tuple(builder.segments)
         most = 1 if any(loops_in(segments)) else MAX_ITERATIONS
-        iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
+        iterations = max(1, min(most, int(MAX_ITERATION_SECONDS / max(builder.total_seconds, 1e-9))))
         readers = mover.reader(pred), mover.reader(again)
         if self._trips is not None:
             counter = _Counter(self._trips)

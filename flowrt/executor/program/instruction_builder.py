@@ -33,7 +33,7 @@ class InstructionBuilder:
         self.stream = 0
         """Current stream of an asynchronous device."""
         self._instructions: list[Instruction] = []
-        self._seconds = self.total_cost = 0.0
+        self._seconds = self.total_seconds = 0.0
 
     @property
     def current_stream(self) -> Stream | None:
@@ -72,10 +72,10 @@ class InstructionBuilder:
         if self._instructions and self._seconds >= MAX_BLOCK_SECONDS and seconds > NEGLIGIBLE_S:
             self.cut(PAUSE, 0)
 
-    def work(self, cost: float, seconds: float, pause: bool) -> None:
-        """Add cost and time of the last node; pause after it if the block is long, or if ``pause`` is set."""
+    def work(self, seconds: float, pause: bool) -> None:
+        """Add the time of the last node; pause after it if the block is long, or if ``pause`` is set."""
         self._seconds += seconds
-        self.total_cost += cost
+        self.total_seconds += seconds
         if self._instructions and (pause or len(self._instructions) >= MAX_BLOCK_LENGTH):
             self.cut(PAUSE, 0)
 

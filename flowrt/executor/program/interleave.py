@@ -45,7 +45,7 @@ def _lay(
 ) -> Generator[str, Any, None]:
     """Iterate like `Program.run`, without computing. ``keys``: of the tensors sent and not yet taken."""
     for segment in program.segments:
-        builder.work(0.0, 0.0, pause=False)
+        builder.work(0.0, pause=False)
         builder.extend(segment.instructions)
         for node, _ in segment.instructions:
             if node.op in SENDS:

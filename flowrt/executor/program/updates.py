@@ -1,6 +1,6 @@
 """Updates of variables by compiled loops, adjacent ones joined: an optimizer's are one call.
 
-    Update, Update, Free, Update  ->  Updates
+    Update, Update, Free, Update  ->  Updates, Free
 
 A gradient in a register, received or new in each step, is looked up at each call. It is copied if its layout
 does not fit. As in the operations' own kernels, all variables are locked meanwhile, in a fixed order, and all
@@ -52,22 +52,22 @@ class Update(NamedTuple):
         return list(map(bounds, self.arrays))
 
     def bound(self) -> BoundCall:
-        return Updates([self], []).bound()
+        return Updates([self]).bound()
 
 
 def join_updates(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
-    """Adjacent independent updates, and the registers that are freed between them, as one instruction."""
+    """Adjacent independent updates as one instruction: what frees registers between them comes behind it."""
     if Update not in {type(action) for _, action in instructions}:
         return instructions
     found: list[Instruction] = []
     memory = _Written()
     updates: list[Update] = []
-    freed: list[int] = []
+    freed: list[Instruction] = []
 
     def end() -> None:
         nonlocal memory, updates, freed
         if updates:
-            found.append(Instruction(updates[0].node, Updates(updates, freed)))
+            found.extend([Instruction(updates[0].node, Updates(updates)), *freed])
             memory, updates, freed = _Written(), [], []
 
     for instruction in instructions:
@@ -78,7 +78,7 @@ def join_updates(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
             memory.add(action)
             updates.append(action)
         elif updates and isinstance(action, Free):
-            freed.append(action.slot)
+            freed.append(Instruction(updates[0].node, action))
         else:
             end()
             found.append(instruction)
@@ -89,11 +89,11 @@ def join_updates(instructions: Sequence[Instruction]) -> Sequence[Instruction]:
 @final
 class Updates:
     """Independent updates as one call: threads share all of their elements. Nothing is written unless all can
-    be made. The registers ``freed`` are freed afterwards.
+    be made.
     """
 
-    def __init__(self, updates: Sequence[Update], freed: Sequence[int]) -> None:
-        self._updates, self._freed = tuple(updates), tuple(freed)
+    def __init__(self, updates: Sequence[Update]) -> None:
+        self._updates = tuple(updates)
         self._registers = updates[0].registers
         self._unsure = [(update.node, variable) for update in updates for variable in update.needed]
         """Variables not initialized when last checked; once initialized, they stay so."""
@@ -110,11 +110,6 @@ class Updates:
     @property
     def nodes(self) -> tuple[Node, ...]:
         return tuple([update.node for update in self._updates])
-
-    @property
-    def freed(self) -> Sequence[Free]:
-        """Registers that are freed afterwards."""
-        return [Free(self._registers, slot) for slot in self._freed]
 
     def bound(self) -> BoundCall:
         return self._run, ()
@@ -140,8 +135,6 @@ class Updates:
         finally:
             for lock in held:
                 lock.release()
-        for slot in self._freed:
-            self._registers[slot] = None
 
     def _find_late(self) -> list[Array]:
         """Point the loops to the current late arrays, 1 us each. Arrays that are also written, by this update

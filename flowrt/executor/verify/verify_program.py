@@ -53,7 +53,7 @@ from flowrt.executor.program.instruction import (
     WaitFor,
 )
 from flowrt.executor.program.program import Segment
-from flowrt.executor.program.updates import Updates, nodes_of
+from flowrt.executor.program.updates import nodes_of
 from flowrt.executor.verify.memory_contents import (
     InitialValues,
     Memory,
@@ -222,9 +222,6 @@ class _Replay:
                 self._move(node, action, stream)
             case RowAccess():
                 self._check_row(accesses, node, action, stream)
-            case Updates():
-                for free in action.freed:
-                    self._release(node, stream, free)
             case MachineCall() | Checked() if nested is not None:  # of all its branches
                 self._enter(accesses, node, stream)
 
