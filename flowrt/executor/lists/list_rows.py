@@ -15,7 +15,7 @@ from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.lists.open_lists import NO_ELEMENTS, OpenList
+from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
 from flowrt.executor.lists.row_access import stack_access
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Move, Register
@@ -30,9 +30,6 @@ Array = np.ndarray[Any, Any]
 
 FIRST_ROWS = 64
 """Initial number of rows of a list; doubled when full, and the next run starts with the number needed."""
-
-FIRST_BYTES = 1 << 20
-"""Maximum size in bytes of the initial rows, unless it is one."""
 
 MAX_PIECE = 1 << 24
 """Maximum size in bytes of rows in one array. Several pieces up to this size are copied to one: 2 ms."""
@@ -72,7 +69,7 @@ class PushedRows(RowList):
         operands = [tensors[ref] for ref in node.inputs[:2]]
         tensors.place(node, 0, operands[0])
         value = self._like = self._in_memory(node, builder, tensors, node.inputs[1])
-        self._size = max(1, min(FIRST_ROWS, FIRST_BYTES // value.nbytes))
+        self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // value.nbytes))
         access = stack_access(Push(0, value.nbytes), value, self._grow)
         self._words = access.table.words
         builder.emit_line(node, access, operands, operands[:1])
