@@ -102,13 +102,13 @@ def _updates(graph: Subgraph, found: Mapping[str, Role], model: set[str]) -> set
     """The operations between gradients and what they change, or the end of the step."""
     readers, nodes = graph.consumers(), graph.nodes
     gradients = [name for name, role in found.items() if role is Role.GRADIENT]
-    below = _reached(gradients, readers.__getitem__)
+    below = reached(gradients, readers.__getitem__)
     ends = [n for n in below if nodes[n].op.effect is Effect.WRITE or not nodes[n].outputs]
-    between = below & {*ends, *_reached(ends, lambda name: nodes[name].predecessors)}
-    return between - found.keys() - model - _reached(model, lambda name: nodes[name].predecessors)
+    between = below & {*ends, *reached(ends, lambda name: nodes[name].predecessors)}
+    return between - found.keys() - model - reached(model, lambda name: nodes[name].predecessors)
 
 
-def _reached(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
+def reached(start: Iterable[str], step: Callable[[str], Iterable[str]]) -> set[str]:
     """All that ``step``, repeated, leads to from ``start``."""
     found: set[str] = set()
     waiting = [*start]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flowrt.graph.effects import touches
 from flowrt.graph.node import Subgraph
-from flowrt.viz.roles import Roles
+from flowrt.viz.roles import Roles, reached
 from flowrt.viz.view import Role
 
 
@@ -44,6 +44,6 @@ def training_of(graph: Subgraph, roles: Roles, differentiated: Iterable[str] = (
     if not updates:
         return NO_TRAINING
     active = {name for name in differentiated if name in graph.nodes and roles.get(name) is None}
-    readers = graph.consumers()
-    losses = [node.name for node in graph if node.name in active and active.isdisjoint(readers[node.name])]
+    before = reached(active, lambda name: [producer for producer, _ in graph.nodes[name].inputs])
+    losses = [node.name for node in graph if node.name in active - before]
     return Training(tuple(losses), tuple(updates))

@@ -26,6 +26,15 @@ def test_a_loss_that_nobody_called_so_and_the_variables_that_are_updated():
     assert {update.op for update in found.updates} == {"ResourceApplyAdam"}
 
 
+def test_a_sum_of_which_the_gradient_is_no_operation_ends_nothing():
+    with tf.Graph().as_default() as graph:
+        v = y = tf.Variable(1.0)
+        for _ in range(3):
+            y = tf.sin(y) + y
+        tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(y, name="last"))
+    assert training_in(graph).losses == ("last",)
+
+
 def test_every_player_of_a_game_has_its_loss():
     with tf.Graph().as_default() as graph:
         made, judged = tf.Variable(1.0, name="made"), tf.Variable(2.0, name="judged")
