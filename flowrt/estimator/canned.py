@@ -8,7 +8,7 @@ from typing import Any
 from flowrt.estimator.estimator import Estimator
 from flowrt.estimator.heads import Head, RegressionHead, classifying_head
 from flowrt.estimator.modes import EstimatorSpec
-from flowrt.estimator.parts import Deep, Linear, Part, model_of_parts, wide_and_deep
+from flowrt.estimator.parts import Baseline, Deep, Linear, Part, model_of_parts, wide_and_deep
 from flowrt.estimator.run_config import RunConfig
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.nn.activations import relu
@@ -204,3 +204,114 @@ class DNNLinearCombinedRegressor(_Canned):
             dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
+
+
+class LinearEstimator(_Canned):
+    """A linear model of ``feature_columns`` with a head, as `BinaryClassHead`; see `LinearClassifier`."""
+
+    def __init__(
+        self,
+        head: Head,
+        feature_columns: Iterable[Any],
+        model_dir: Any = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        partitioner: Any = None,
+        sparse_combiner: str = "sum",
+        warm_start_from: Any = None,
+    ) -> None:
+        parts = [Linear(feature_columns, optimizer, sparse_combiner, 0.2)]
+        super().__init__(parts, head, model_dir, config, warm_start_from)
+
+
+class DNNEstimator(_Canned):
+    """Layers of ``hidden_units`` over ``feature_columns`` with a head; see `DNNClassifier`."""
+
+    def __init__(
+        self,
+        head: Head,
+        hidden_units: Sequence[int],
+        feature_columns: Iterable[Any],
+        model_dir: Any = None,
+        optimizer: Any = "Adagrad",
+        activation_fn: Callable[[Tensor], Tensor] = relu,
+        dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        warm_start_from: Any = None,
+        batch_norm: bool = False,
+    ) -> None:
+        parts = [Deep(feature_columns, hidden_units, optimizer, activation_fn, dropout, batch_norm)]
+        super().__init__(parts, head, model_dir, config, warm_start_from)
+
+
+class DNNLinearCombinedEstimator(_Canned):
+    """A linear model of some columns and a deep one of others, with a head; see
+    `DNNLinearCombinedClassifier`.
+    """
+
+    def __init__(
+        self,
+        head: Head,
+        model_dir: Any = None,
+        linear_feature_columns: Iterable[Any] | None = None,
+        linear_optimizer: Any = "Ftrl",
+        dnn_feature_columns: Iterable[Any] | None = None,
+        dnn_optimizer: Any = "Adagrad",
+        dnn_hidden_units: Sequence[int] | None = None,
+        dnn_activation_fn: Callable[[Tensor], Tensor] = relu,
+        dnn_dropout: float | None = None,
+        input_layer_partitioner: Any = None,
+        config: RunConfig | None = None,
+        batch_norm: bool = False,
+        linear_sparse_combiner: str = "sum",
+        warm_start_from: Any = None,
+    ) -> None:
+        parts = wide_and_deep(
+            linear_feature_columns, linear_optimizer, linear_sparse_combiner,
+            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm,
+        )  # fmt: skip
+        super().__init__(parts, head, model_dir, config, warm_start_from)
+
+
+class BaselineEstimator(_Canned):
+    """A model that ignores features, with a head."""
+
+    def __init__(
+        self, head: Head, model_dir: Any = None, optimizer: Any = "Ftrl", config: RunConfig | None = None
+    ) -> None:
+        super().__init__([Baseline(optimizer)], head, model_dir, config, None)
+
+
+class BaselineClassifier(_Canned):
+    """A classifier that ignores features: it learns how frequent each class is. See `LinearClassifier`."""
+
+    def __init__(
+        self,
+        model_dir: Any = None,
+        n_classes: int = 2,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: Any = Reduction.SUM,
+    ) -> None:
+        head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
+        super().__init__([Baseline(optimizer)], head, model_dir, config, None)
+
+
+class BaselineRegressor(_Canned):
+    """A regressor that ignores features: it learns the mean of the labels. See `LinearRegressor`."""
+
+    def __init__(
+        self,
+        model_dir: Any = None,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        optimizer: Any = "Ftrl",
+        config: RunConfig | None = None,
+        loss_reduction: Any = Reduction.SUM,
+    ) -> None:
+        head = RegressionHead(label_dimension, weight_column, loss_reduction)
+        super().__init__([Baseline(optimizer)], head, model_dir, config, None)

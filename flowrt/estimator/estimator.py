@@ -4,23 +4,22 @@ are the checkpoints in ``model_dir``.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import inspect
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from flowrt import metrics
 from flowrt.data import Dataset
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.estimator.eval_summaries import write_eval_metrics
 from flowrt.estimator.export import PredictOutput, signatures
-from flowrt.estimator.exporters import Exporter
+from flowrt.estimator.export_folder import final_name, new_export
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.estimator.run_config import RunConfig
 from flowrt.executor.session.session import Session
@@ -35,12 +34,14 @@ from flowrt.train.checkpoints.checkpoint_state import latest_checkpoint
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
+from flowrt.train.checkpoints.warm_start_settings import WarmStartSettings, warm_start
 from flowrt.train.hooks.basic_session_run_hooks import (
     FinalOpsHook,
     LoggingTensorHook,
     NanTensorHook,
     StopAtStepHook,
 )
+from flowrt.train.hooks.recording_hooks import CheckpointSaverHook, CheckpointSaverListener
 from flowrt.train.hooks.session_run_hook import SessionRunHook
 from flowrt.train.optimizers.global_step import get_or_create_global_step
 from flowrt.train.sessions.monitored_session import MonitoredSession, MonitoredTrainingSession
@@ -49,7 +50,6 @@ from flowrt.variables.variable import GraphKeys
 
 _ALWAYS = ("features",)
 _OPTIONAL = ("labels", "mode", "params", "config")
-_TEMPORARY = "temp-"
 
 
 class _StartIterator(SessionRunHook):
@@ -72,10 +72,11 @@ class Estimator:
         model_dir: The directory of checkpoints and summaries; by default a new temporary one.
         config: A `RunConfig`.
         params: A dict for ``model_fn``.
-        warm_start_from: Not supported: use `train.init_from_checkpoint` in ``model_fn``.
+        warm_start_from: A checkpoint, a directory of them, or `WarmStartSettings`: values with which
+            variables begin if ``model_dir`` has no checkpoint yet.
 
     Raises:
-        InvalidArgumentError: The function has other arguments, or ``warm_start_from`` is given.
+        InvalidArgumentError: The function has other arguments.
 
     Example:
         >>> def model_fn(features, labels, mode):
@@ -104,13 +105,16 @@ class Estimator:
                 f"Estimator: expected a model_fn of {', '.join((*_ALWAYS, *_OPTIONAL))}; it has {strange}",
                 InvalidArgumentError,
             )
-        if warm_start_from is not None:
-            raise misuse("Estimator: use train.init_from_checkpoint in model_fn", InvalidArgumentError)
         self._model_fn, self._arguments = model_fn, [name for name in known if name in _OPTIONAL]
         config = config or RunConfig()
         directory = model_dir or config.model_dir or tempfile.mkdtemp()
         self._config = config.replace(model_dir=os.fspath(directory))
         self._params = copy.deepcopy(dict(params or {}))
+        self._warm_start = (
+            warm_start_from
+            if warm_start_from is None or isinstance(warm_start_from, WarmStartSettings)
+            else WarmStartSettings(warm_start_from)
+        )
 
     @property
     def model_dir(self) -> str:
@@ -128,6 +132,10 @@ class Estimator:
     @property
     def model_fn(self) -> Callable[..., Any]:
         return self._model_fn
+
+    def eval_dir(self, name: str | None = None) -> str:
+        """The directory of the summaries of evaluations of this name."""
+        return os.path.join(self.model_dir, f"eval_{name}" if name else "eval")
 
     def latest_checkpoint(self) -> str | None:
         """The path of the newest checkpoint, or None."""
@@ -171,7 +179,8 @@ class Estimator:
             return given[0], given[1], hooks
         return given, None, hooks
 
-    def _model(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+    def call_model_fn(self, features: Any, labels: Any, mode: str) -> EstimatorSpec:
+        """The model in the default graph. Raises as the function, and `DTypeError` if it returns none."""
         params = self._params_of(mode)
         offered = {"labels": labels, "mode": mode, "params": params, "config": self._config}
         if labels is not None and "labels" not in self._arguments:
@@ -196,7 +205,7 @@ class Estimator:
             set_random_seed(self._config.tf_random_seed)
         get_or_create_global_step()
         features, labels, hooks = self._input(input_fn, mode)
-        return self._model(features, None if mode == ModeKeys.PREDICT else labels, mode), hooks
+        return self.call_model_fn(features, None if mode == ModeKeys.PREDICT else labels, mode), hooks
 
     def _scaffold(self, spec: EstimatorSpec) -> Scaffold:
         if spec.scaffold is not None:
@@ -215,16 +224,14 @@ class Estimator:
         hooks: Sequence[SessionRunHook] | None = None,
         steps: int | None = None,
         max_steps: int | None = None,
-        saving_listeners: Any = None,
+        saving_listeners: Sequence[CheckpointSaverListener] | None = None,
     ) -> Estimator:
         """Train for ``steps`` more steps, or until the global step is ``max_steps``, or the input ends;
-        returns the estimator. Checkpoints are saved as the configuration says, and at the end.
+        returns the estimator. Checkpoints are saved as the configuration says, and at the end;
+        ``saving_listeners`` are `CheckpointSaverListener` of them.
 
-        Raises `InvalidArgumentError` if both are given, and for ``saving_listeners``, which have to be given
-        to a `CheckpointSaverHook`; errors of the step otherwise.
+        Raises `InvalidArgumentError` if both are given; errors of the step otherwise.
         """
-        if saving_listeners:
-            raise misuse("train: give saving_listeners to a CheckpointSaverHook", InvalidArgumentError)
         if steps is not None and max_steps is not None:
             raise misuse("train: expected steps or max_steps; got both", InvalidArgumentError)
         if max_steps is not None and self._trained_steps() >= max_steps:
@@ -232,19 +239,26 @@ class Estimator:
         config = self._config
         with Graph().as_default():
             spec, own = self._built(input_fn, ModeKeys.TRAIN)
+            if self._warm_start is not None and self.latest_checkpoint() is None:
+                warm_start(*self._warm_start)
             own += [NanTensorHook(spec.loss)]
             if config.log_step_count_steps:
                 shown = {"loss": spec.loss, "step": get_or_create_global_step()}
                 own += [LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)]
             if steps is not None or max_steps is not None:
                 own += [StopAtStepHook(num_steps=steps, last_step=max_steps)]
+            scaffold = self._scaffold(spec)
+            if config.save_checkpoints_secs or config.save_checkpoints_steps:
+                every = config.save_checkpoints_secs, config.save_checkpoints_steps
+                own += [
+                    CheckpointSaverHook(self.model_dir, *every, scaffold=scaffold, listeners=saving_listeners)
+                ]
             with MonitoredTrainingSession(
                 checkpoint_dir=self.model_dir,
-                scaffold=self._scaffold(spec),
+                scaffold=scaffold,
                 hooks=[*own, *spec.training_hooks, *(hooks or ())],
                 chief_only_hooks=list(spec.training_chief_hooks),
-                save_checkpoint_secs=config.save_checkpoints_secs,
-                save_checkpoint_steps=config.save_checkpoints_steps,
+                save_checkpoint_secs=None,
                 save_summaries_steps=config.save_summary_steps,
                 config=config.session_config,
                 log_step_count_steps=config.log_step_count_steps,
@@ -288,6 +302,7 @@ class Estimator:
             raise InvalidArgumentError("evaluate: expected at least one batch; input_fn gives none")
         results = dict(sorted(final.final_ops_values.items()))
         info("Evaluation %s: %s", name or "", results)
+        write_eval_metrics(self.eval_dir(name), results)
         return results
 
     def _session(self, spec: EstimatorSpec, path: str | None, hooks: Sequence[SessionRunHook]) -> Any:
@@ -346,7 +361,7 @@ class Estimator:
         with Graph().as_default():
             get_or_create_global_step()
             receiver = serving_input_receiver_fn()
-            spec = self._model(receiver.features, None, ModeKeys.PREDICT)
+            spec = self.call_model_fn(receiver.features, None, ModeKeys.PREDICT)
             outputs = spec.export_outputs or {
                 DEFAULT_SERVING_SIGNATURE_DEF_KEY: PredictOutput(spec.predictions)
             }
@@ -354,7 +369,7 @@ class Estimator:
             scaffold = spec.scaffold or Scaffold()
             main_op = scaffold.local_init_op or Scaffold.default_local_init_op()
             saver = scaffold.saver or Saver()
-            with Session(config=self._config.session_config) as session, _new_export(export_dir_base) as to:
+            with Session(config=self._config.session_config) as session, new_export(export_dir_base) as to:
                 saver.restore(session, path)
                 builder = SavedModelBuilder(to)
                 builder.add_meta_graph_and_variables(
@@ -367,7 +382,7 @@ class Estimator:
                     copy_to = os.path.join(to, "assets.extra", name)
                     os.makedirs(os.path.dirname(copy_to), exist_ok=True)
                     shutil.copyfile(source, copy_to)
-        return os.fsencode(_final_name(to))
+        return os.fsencode(final_name(to))
 
     def export_savedmodel(
         self,
@@ -383,30 +398,6 @@ class Estimator:
         return self.export_saved_model(*given)
 
 
-@contextlib.contextmanager
-def _new_export(base: Any) -> Iterator[str]:
-    """A new folder in ``base`` that servers ignore, ``temp-`` and the time in seconds, until all is written:
-    then it loses the ``temp-``. If the block fails it is deleted.
-    """
-    base, number = os.fsdecode(base), int(time.time())
-    os.makedirs(base, exist_ok=True)
-    while any(os.path.exists(os.path.join(base, f"{start}{number}")) for start in ("", _TEMPORARY)):
-        number += 1
-    folder = os.path.join(base, f"{_TEMPORARY}{number}")
-    os.mkdir(folder)
-    try:
-        yield folder
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    os.rename(folder, _final_name(folder))
-
-
-def _final_name(folder: str) -> str:
-    base, name = os.path.split(folder)
-    return os.path.join(base, name.removeprefix(_TEMPORARY))
-
-
 def _chosen(predictions: Any, keys: Any) -> Any:
     if not keys:
         return predictions
@@ -415,42 +406,3 @@ def _chosen(predictions: Any, keys: Any) -> Any:
         known = list(predictions) if isinstance(predictions, dict) else "one tensor"
         raise misuse(f"predict: expected keys among {known}; got {wanted}", InvalidArgumentError)
     return {key: value for key, value in predictions.items() if key in wanted}
-
-
-class TrainSpec(NamedTuple):
-    """Training of `train_and_evaluate`."""
-
-    input_fn: Callable[..., Any]
-    max_steps: int | None = None
-    hooks: Sequence[SessionRunHook] | None = None
-
-
-class EvalSpec(NamedTuple):
-    """Evaluation of `train_and_evaluate`, after training; the times are accepted."""
-
-    input_fn: Callable[..., Any]
-    steps: int | None = 100
-    name: str | None = None
-    hooks: Sequence[SessionRunHook] | None = None
-    exporters: Any = None
-    start_delay_secs: float = 120
-    throttle_secs: float = 600
-
-
-def train_and_evaluate(
-    estimator: Estimator, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any], list[Any]]:
-    """Train until ``max_steps``, then evaluate and export; returns the metrics, and the exporters' results.
-    An exporter writes to the folder of its name in ``export`` in the model's directory.
-    """
-    estimator.train(train_spec.input_fn, train_spec.hooks, max_steps=train_spec.max_steps)
-    found = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name)
-    given = eval_spec.exporters or ()
-    exported = [
-        exporter.export(
-            estimator, os.path.join(estimator.model_dir, "export", exporter.name),
-            estimator.latest_checkpoint(), found, is_the_final_export=True,
-        )
-        for exporter in ([given] if isinstance(given, Exporter) else given)
-    ]  # fmt: skip
-    return found, exported

@@ -13,8 +13,8 @@ import numpy as np
 
 from flowrt import lookup, losses, metrics
 from flowrt.dtypes import float32, int64, string
-from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.estimator.export import PredictOutput
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from flowrt.estimator.export import ClassificationOutput, ExportOutput, PredictOutput, RegressionOutput
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
@@ -35,6 +35,7 @@ from flowrt.graph.ops.text.formatting import as_string
 from flowrt.graph.shapes import compatible, format_shape, is_static
 from flowrt.graph.source import misuse
 from flowrt.losses import Reduction
+from flowrt.saved_model import signature_constants as names
 from flowrt.summary import scalar
 from flowrt.variables.graph_scopes import control_dependencies
 
@@ -73,6 +74,10 @@ class Head(ABC):
     ) -> dict[str, Pair]:
         """Metrics besides the mean loss."""
 
+    @abstractmethod
+    def served(self, predictions: Mapping[str, Tensor]) -> dict[str, ExportOutput]:
+        """What servers are asked for besides ``predict``, by the name of the signature."""
+
     def spec(
         self,
         features: Mapping[str, Any],
@@ -84,7 +89,8 @@ class Head(ABC):
         """The model with these ``logits``, which ``train(loss)`` trains."""
         found = self.predictions(logits)
         if mode == ModeKeys.PREDICT:
-            return EstimatorSpec(mode, predictions=found, export_outputs={"predict": PredictOutput(found)})
+            served = {"predict": PredictOutput(found), **self.served(found)}
+            return EstimatorSpec(mode, predictions=found, export_outputs=served)
         if labels is None:
             raise misuse("input_fn: expected features and labels; there are no labels", InvalidArgumentError)
         actual = _of_each("labels", self.labels(labels), logits, self.label_dimension)
@@ -110,6 +116,12 @@ class Head(ABC):
         dims = given.spec.shape
         width = self.label_dimension if dims and dims[-1] == self.label_dimension else 1
         return _of_each(f"weights {self._weight_key!r}", given, logits, width)
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise misuse(f"{name}: expected None; got {value!r:.80}", UnimplementedError)
 
 
 def _in_columns(values: Tensor) -> Tensor:
@@ -147,7 +159,7 @@ class _Classes(Head):
     """Classes, by number or by the words of ``label_vocabulary``."""
 
     def __init__(
-        self, n_classes: int, label_vocabulary: Sequence[str] | None, weight_column: Any, reduction: Any
+        self, n_classes: int, weight_column: Any, label_vocabulary: Sequence[str] | None, reduction: Any
     ) -> None:
         super().__init__(weight_column, reduction)
         if label_vocabulary is not None and len(label_vocabulary) != n_classes:
@@ -177,25 +189,38 @@ class _Classes(Head):
         found: Tensor = table.lookup(class_ids)
         return found
 
+    def served(self, predictions: Mapping[str, Tensor]) -> dict[str, ExportOutput]:
+        classes = ClassificationOutput(predictions["probabilities"], predictions["all_classes"])
+        return {names.DEFAULT_SERVING_SIGNATURE_DEF_KEY: classes, "classification": classes}
+
     def _choices(self, logits: Tensor) -> dict[str, Tensor]:
         """Every class of each example, in the order of its probabilities: [batch, n_classes]."""
-        names = self.label_vocabulary or [str(number) for number in range(self.n_classes)]
+        words = self.label_vocabulary or [str(number) for number in range(self.n_classes)]
         dims = stack([shape(logits)[0], self.n_classes])
         return {
             "all_class_ids": broadcast_to(np.arange(self.n_classes, dtype=np.int32), dims),
-            "all_classes": broadcast_to(convert_to_tensor(list(names)), dims),
+            "all_classes": broadcast_to(convert_to_tensor(list(words)), dims),
         }
 
 
-class BinaryHead(_Classes):
-    """Two classes by one logit: that of the second class."""
+class BinaryClassHead(_Classes):
+    """Two classes by one logit: that of the second class. Raises `UnimplementedError` for ``thresholds`` and
+    ``loss_fn``.
+    """
 
     logits_dimension = 1
 
     def __init__(
-        self, label_vocabulary: Sequence[str] | None, weight_column: Any, loss_reduction: Any
+        self,
+        weight_column: Any = None,
+        thresholds: Sequence[float] | None = None,
+        label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: Any = Reduction.SUM_OVER_BATCH_SIZE,
+        loss_fn: Any = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(2, label_vocabulary, weight_column, loss_reduction)
+        _refuse(thresholds=thresholds, loss_fn=loss_fn)
+        super().__init__(2, weight_column, label_vocabulary, loss_reduction)
 
     def labels(self, labels: Any) -> Tensor:
         numbers = cast(super().labels(labels), float32)
@@ -212,6 +237,9 @@ class BinaryHead(_Classes):
             "logits": logits, "logistic": logistic, "probabilities": softmax(both), "class_ids": class_ids,
             "classes": self._named(class_ids), **self._choices(logits),
         }  # fmt: skip
+
+    def served(self, predictions: Mapping[str, Tensor]) -> dict[str, ExportOutput]:
+        return {**super().served(predictions), "regression": RegressionOutput(predictions["logistic"])}
 
     def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
         return sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -236,12 +264,19 @@ class BinaryHead(_Classes):
 
 
 class MultiClassHead(_Classes):
-    """Three classes or more, a logit each."""
+    """Three classes or more, a logit each. Raises `UnimplementedError` for ``loss_fn``."""
 
     def __init__(
-        self, n_classes: int, label_vocabulary: Sequence[str] | None, weight_column: Any, loss_reduction: Any
+        self,
+        n_classes: int,
+        weight_column: Any = None,
+        label_vocabulary: Sequence[str] | None = None,
+        loss_reduction: Any = Reduction.SUM_OVER_BATCH_SIZE,
+        loss_fn: Any = None,
+        name: str | None = None,
     ) -> None:
-        super().__init__(n_classes, label_vocabulary, weight_column, loss_reduction)
+        _refuse(loss_fn=loss_fn)
+        super().__init__(n_classes, weight_column, label_vocabulary, loss_reduction)
         self.logits_dimension = n_classes
 
     def labels(self, labels: Any) -> Tensor:
@@ -271,14 +306,25 @@ def classifying_head(
     if n_classes < 2:
         raise misuse(f"n_classes: expected at least 2; got {n_classes}", InvalidArgumentError)
     if n_classes == 2:
-        return BinaryHead(label_vocabulary, weight_column, loss_reduction)
-    return MultiClassHead(n_classes, label_vocabulary, weight_column, loss_reduction)
+        return BinaryClassHead(weight_column, None, label_vocabulary, loss_reduction)
+    return MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction)
 
 
 class RegressionHead(Head):
-    """``label_dimension`` numbers, the logits, by their squared distances; an example's loss is their sum."""
+    """``label_dimension`` numbers, the logits, by their squared distances; an example's loss is their sum.
+    Raises `UnimplementedError` for ``loss_fn`` and ``inverse_link_fn``.
+    """
 
-    def __init__(self, label_dimension: int, weight_column: Any, loss_reduction: Any) -> None:
+    def __init__(
+        self,
+        label_dimension: int = 1,
+        weight_column: Any = None,
+        loss_reduction: Any = Reduction.SUM_OVER_BATCH_SIZE,
+        loss_fn: Any = None,
+        inverse_link_fn: Any = None,
+        name: str | None = None,
+    ) -> None:
+        _refuse(loss_fn=loss_fn, inverse_link_fn=inverse_link_fn)
         super().__init__(weight_column, loss_reduction)
         self.logits_dimension = self.label_dimension = label_dimension
 
@@ -287,6 +333,10 @@ class RegressionHead(Head):
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         return {"predictions": logits}
+
+    def served(self, predictions: Mapping[str, Tensor]) -> dict[str, ExportOutput]:
+        value = RegressionOutput(predictions["predictions"])
+        return {names.DEFAULT_SERVING_SIGNATURE_DEF_KEY: value, "regression": value}
 
     def losses(self, labels: Tensor, logits: Tensor) -> Tensor:
         return squared_difference(logits, labels)

@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrt import feature_column
+from flowrt.dtypes import float32
 from flowrt.errors import InvalidArgumentError
 from flowrt.estimator.heads import Head
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.filling import ones
+from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import misuse
+from flowrt.initializers import zeros_initializer
 from flowrt.layers import batch_normalization, dense, dropout
 from flowrt.train.optimizers.global_step import get_or_create_global_step
 from flowrt.train.optimizers.optimizer import Optimizer
@@ -27,6 +31,7 @@ from flowrt.train.optimizers.standard_optimizers import (
     GradientDescentOptimizer,
     RMSPropOptimizer,
 )
+from flowrt.variables.get_variable import get_variable
 from flowrt.variables.graph_scopes import control_dependencies
 from flowrt.variables.variable import GraphKeys, trainable_variables
 from flowrt.variables.variable_scope import variable_scope
@@ -35,8 +40,8 @@ _OPTIMIZERS = {
     "Adagrad": AdagradOptimizer, "Adam": AdamOptimizer, "Ftrl": FtrlOptimizer, "RMSProp": RMSPropOptimizer,
     "SGD": GradientDescentOptimizer,
 }  # fmt: skip
-_DEEP_RATE = 0.05
-"""The learning rate of deep models."""
+_DEEP_RATE, _BASELINE_RATE = 0.05, 0.3
+"""The learning rates of deep models and baselines."""
 
 
 def _linear_rate(columns: Sequence[Any], most: float) -> float:
@@ -101,7 +106,21 @@ class Deep:
         return dense(x, units, name="logits")
 
 
-Part = Linear | Deep
+class Baseline:
+    """A bias for each logit, which the features do not change; the examples are counted by the first one."""
+
+    scope = "baseline"
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = functools.partial(_as_optimizer, optimizer, _BASELINE_RATE)
+
+    def logits(self, features: Mapping[str, Any], units: int, mode: str) -> Tensor:
+        bias = get_variable("bias", [units], float32, initializer=zeros_initializer())
+        examples = shape(next(iter(features.values())))[0]
+        return bias * ones([examples, units])
+
+
+Part = Linear | Deep | Baseline
 
 
 def model_of_parts(parts: Sequence[Part], head: Head, features: Any, labels: Any, mode: str) -> EstimatorSpec:

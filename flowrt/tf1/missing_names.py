@@ -31,11 +31,12 @@ nothing is downloaded. Instead: a file of the program's own
     keras.utils.get_file keras.datasets.cifar10 keras.datasets.cifar100 keras.datasets.imdb
     keras.datasets.reuters
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
-    estimator.BaselineClassifier
-    estimator.BaselineRegressor estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor
-    estimator.BaselineEstimator estimator.DNNEstimator estimator.LinearEstimator estimator.Head
-    estimator.MultiClassHead estimator.BinaryClassHead estimator.RegressionHead estimator.VocabInfo
-    estimator.WarmStartSettings estimator.experimental
+    estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor estimator.BoostedTreesEstimator
+    estimator.MultiLabelHead estimator.MultiHead estimator.LogisticRegressionHead
+    estimator.PoissonRegressionHead estimator.VocabInfo contrib.estimator.multi_label_head
+    contrib.estimator.multi_head contrib.estimator.logistic_regression_head
+    contrib.estimator.poisson_regression_head contrib.estimator.RNNClassifier
+    contrib.estimator.RNNEstimator
     contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
 there are no forests and boosted trees. Instead: scikit-learn's, or estimator.DNNClassifier
     contrib.tensor_forest contrib.boosted_trees
@@ -43,8 +44,6 @@ this factorization is not supported. Instead: contrib.factorization.KMeans, or e
     contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm
     contrib.factorization.WALSMatrixFactorization contrib.factorization.WALSModel
     contrib.factorization.KMC2_INIT
-this part of estimators is not supported. Instead: estimator.LatestExporter, a dict of FixedLenFeature
-    estimator.BestExporter estimator.classifier_parse_example_spec estimator.regressor_parse_example_spec
 the queues are at the top level. Instead: FIFOQueue and the other queues
     queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
@@ -127,7 +126,7 @@ there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
 only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
     train.Checkpoint train.CheckpointManager train.SaverDef
-    train.warm_start train.VocabInfo train.generate_checkpoint_state_proto
+    train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
 there is no schedule with noise. Instead: train.linear_cosine_decay
     train.noisy_linear_cosine_decay
@@ -195,7 +194,7 @@ PUBLIC_NAMESPACES = [
     "contrib.learn", "contrib.losses", "contrib.cluster_resolver", "contrib.data", "contrib.distribute",
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "contrib.learn.monitors",
-    "contrib.learn.io", "contrib.learn.datasets", "contrib.estimator", "signal",
+    "contrib.learn.io", "contrib.learn.datasets", "contrib.estimator", "estimator.experimental", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
     "contrib.slim.learning", "contrib.slim.evaluation", "contrib.slim.queues", "contrib.slim.summaries",
     "contrib.factorization", "ragged", "sets",

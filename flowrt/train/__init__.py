@@ -37,6 +37,7 @@ from flowrt.train.checkpoints.open_checkpoint import open_checkpoint as NewCheck
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
 from flowrt.train.checkpoints.warm_start import init_from_checkpoint
+from flowrt.train.checkpoints.warm_start_settings import warm_start
 from flowrt.train.coordination import queue_runner as queue_runner
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner, start_queue_runners

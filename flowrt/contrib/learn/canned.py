@@ -14,7 +14,7 @@ from flowrt.contrib.learn.model_fn import ModeKeys
 from flowrt.contrib.learn.older_estimator import Estimator
 from flowrt.errors import UnimplementedError
 from flowrt.estimator import EstimatorSpec, RunConfig
-from flowrt.estimator.heads import BinaryHead, Head, MultiClassHead, Pair, RegressionHead
+from flowrt.estimator.heads import BinaryClassHead, Head, MultiClassHead, Pair, RegressionHead
 from flowrt.estimator.parts import Deep, Linear, Part, model_of_parts, wide_and_deep
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import squeeze
@@ -58,8 +58,8 @@ _METRICS = {
 """The names of a classifier's metrics by those of ``estimator``."""
 
 
-class _TwoClasses(BinaryHead):
-    """`BinaryHead` with the area under the curve of precision and recall by trapezoids."""
+class _TwoClasses(BinaryClassHead):
+    """`BinaryClassHead` with the area under the curve of precision and recall by trapezoids."""
 
     def metrics(
         self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
@@ -71,8 +71,8 @@ class _TwoClasses(BinaryHead):
 def _classes(n_classes: int, words: Sequence[str] | None, weight: str | None, centered: bool) -> Head:
     _check_bias(centered)
     if n_classes == 2:
-        return _TwoClasses(words, weight, _MEAN)
-    return MultiClassHead(n_classes, words, weight, _MEAN)
+        return _TwoClasses(weight, None, words, _MEAN)
+    return MultiClassHead(n_classes, weight, words, _MEAN)
 
 
 def _numbers(dimension: int, weight: str | None, centered: bool) -> Head:
