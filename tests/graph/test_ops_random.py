@@ -185,6 +185,14 @@ def test_uniform_with_bounds_stays_within_them_although_sums_round_up(dtype: Any
     assert abs(y.mean() - 1) < 0.05
 
 
+def test_uniform_bounds_may_be_the_other_way_round() -> None:
+    up = random_uniform([100], -1.0, 2.0, seed=1)
+    down = [random_uniform([100], high, -1.0, seed=1) for high in (2.0, constant(2.0))]
+    values = values_of([up, *down])
+    for each in values[1:]:
+        np.testing.assert_allclose(1 - each, values[0], rtol=1e-5, atol=1e-6)
+
+
 def test_uniform_draws_into_the_given_array() -> None:
     out = np.empty((3, 2), np.float32)
     assert random_uniform_op.kernel(np, (3, 2), dtypes.float32, stream(), out=out) is out

@@ -35,7 +35,7 @@ from flowrt.graph.op_def import (
 from flowrt.graph.op_facets import BatchRule, Kernel, Vjp
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
-from flowrt.graph.ops.elementwise.comparison import less, select_v2
+from flowrt.graph.ops.elementwise.comparison import equal, less, select_v2
 from flowrt.graph.resources.parts_of_draws import Fill, Part, by_generator, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
@@ -311,7 +311,8 @@ def random_uniform(
     Args:
         shape: The shape of the result, a list or an integer vector.
         minval: The least value.
-        maxval: The bound above, exclusive; 1 for floats, and required for integers.
+        maxval: The bound above, exclusive; 1 for floats, and required for integers. Floats may also be drawn
+            from a ``minval`` down to a lower ``maxval``.
         dtype: A dtype of floats, int32 or int64.
         seed: The operation's seed; with it, or with `set_random_seed`, draws repeat in every session.
 
@@ -338,8 +339,10 @@ def random_uniform(
             return _affine(random_uniform_op, shape, dtype, seed, maxval, 0, scope)
         low, high = convert_to_tensor(minval, dtype, "min"), convert_to_tensor(maxval, dtype, "max")
         drawn = _affine(random_uniform_op, shape, dtype, seed, subtract(high, low), low, "add")
-        # the sum can round up to maxval, which is not to be drawn
-        return select_v2(less(drawn, high), drawn, low, name=scope)
+        is_inside = less(drawn, high)  # the sum can round up to maxval, which is not to be drawn
+        if not (isinstance(minval, (int, float)) and isinstance(maxval, (int, float)) and minval < maxval):
+            is_inside = equal(is_inside, less(low, high))
+        return select_v2(is_inside, drawn, low, name=scope)
 
 
 def _is_number(value: Any, number: int) -> bool:
