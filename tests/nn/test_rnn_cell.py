@@ -235,6 +235,10 @@ def test_zero_states_follow_the_structure_of_the_sizes() -> None:
         cells.GRUCell(2).get_initial_state(batch_size=3)
 
 
+def test_the_number_of_rows_may_be_in_a_list() -> None:
+    assert cells.BasicLSTMCell(3).zero_state([2], "float32").c.shape.as_list() == [2, 3]
+
+
 def test_a_state_tuple_has_one_dtype() -> None:
     mixed = cells.LSTMStateTuple(tf.zeros([1]), tf.zeros([1], tf.float64))
     with pytest.raises(DTypeError, match="expected c and h of one dtype"):

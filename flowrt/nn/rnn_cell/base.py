@@ -78,7 +78,7 @@ class RNNCell(Layer):
             return self.call(tensors, state)
 
     def zero_state(self, batch_size: Any, dtype: DTypeLike) -> Structure:
-        """A state of zeros for ``batch_size`` rows, an int or an integer scalar."""
+        """A state of zeros for ``batch_size`` rows, an int, a list of it or an integer scalar."""
         with get_default_graph().name_scope(f"{type(self).__name__}ZeroState"):
             return map_structure(lambda size: zeros_of(size, batch_size, dtype), self.state_size)
 
@@ -123,11 +123,11 @@ def check_cell(where: str, cell: Any) -> None:
 
 
 def zeros_of(size: Any, batch_size: Any, dtype: Any) -> Tensor:
-    """Zeros for ``batch_size`` rows of ``size``: a number or a shape."""
+    """Zeros for ``batch_size`` rows, a number or a list of it, of ``size``: a number or a shape."""
     dims = as_shape(size) or ()
     if isinstance(batch_size, Tensor):
         return zeros(stack([batch_size, *dims]), dtype)
-    return zeros([batch_size, *dims], dtype)
+    return zeros([*(batch_size if isinstance(batch_size, (list, tuple)) else [batch_size]), *dims], dtype)
 
 
 def rows_of(tensor: Tensor, axis: int = 0) -> Any:
