@@ -34,6 +34,7 @@ from flowrt.functions.jacobians import hessians, jacobian
 from flowrt.functions.parsing import *
 from flowrt.functions.recompute import recompute, recompute_grad, recompute_sequential
 from flowrt.functions.sequence_examples import *
+from flowrt.functions.sparse_arithmetic import *
 from flowrt.functions.sparse_functions import *
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.functions.vectorization import vectorized_map

@@ -138,6 +138,12 @@ from flowrt.functions.recompute import recompute as _recompute_grad
 from flowrt.functions.recompute import recompute as recompute
 from flowrt.functions.recompute import recompute_sequential as recompute_sequential
 from flowrt.functions.sequence_examples import parse_single_sequence_example as parse_single_sequence_example
+from flowrt.functions.sparse_arithmetic import sparse_add as sparse_add
+from flowrt.functions.sparse_arithmetic import sparse_concat as sparse_concat
+from flowrt.functions.sparse_arithmetic import sparse_maximum as sparse_maximum
+from flowrt.functions.sparse_arithmetic import sparse_minimum as sparse_minimum
+from flowrt.functions.sparse_arithmetic import sparse_slice as sparse_slice
+from flowrt.functions.sparse_arithmetic import sparse_softmax as sparse_softmax
 from flowrt.functions.sparse_functions import convert_to_tensor_or_sparse_tensor as convert_to_tensor_or_sparse_tensor
 from flowrt.functions.sparse_functions import sparse_fill_empty_rows as sparse_fill_empty_rows
 from flowrt.functions.sparse_functions import sparse_placeholder as sparse_placeholder

@@ -1,5 +1,11 @@
 """``flowrt.sparse``: sparse tensors, under the names of later TensorFlow 1 versions."""
 
+from flowrt.functions.sparse_arithmetic import sparse_add as add
+from flowrt.functions.sparse_arithmetic import sparse_concat as concat
+from flowrt.functions.sparse_arithmetic import sparse_maximum as maximum
+from flowrt.functions.sparse_arithmetic import sparse_minimum as minimum
+from flowrt.functions.sparse_arithmetic import sparse_slice as slice
+from flowrt.functions.sparse_arithmetic import sparse_softmax as softmax
 from flowrt.functions.sparse_functions import sparse_fill_empty_rows as fill_empty_rows
 from flowrt.functions.sparse_functions import sparse_placeholder as placeholder
 from flowrt.functions.sparse_functions import sparse_reduce_sum as reduce_sum
@@ -14,8 +20,9 @@ from flowrt.graph.ops.base.sparse_tensor import SparseTensor
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "SparseTensor", "fill_empty_rows", "matmul", "placeholder", "reduce_sum", "reorder", "reshape", "retain",
-    "sparse_dense_matmul", "to_dense", "transpose",
+    "SparseTensor", "add", "concat", "fill_empty_rows", "matmul", "maximum", "minimum", "placeholder",
+    "reduce_sum", "reorder", "reshape", "retain", "slice", "softmax", "sparse_dense_matmul", "to_dense",
+    "transpose",
 ]  # fmt: skip
 
 __getattr__ = missing_from("sparse")

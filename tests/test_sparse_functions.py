@@ -92,6 +92,17 @@ def test_products_with_dense_tensors_are_of_the_values() -> None:
         assert session.run((sparse / tf.constant([4.0, 8.0])).values).tolist() == [0.25, 0.75]
 
 
+def test_tensors_of_other_sizes_are_neither_added_nor_joined(session: tf.Session) -> None:
+    a, b = tf.sparse_placeholder(tf.float32), tf.SparseTensor(PLACES, VALUES, [3, 2])
+    fed = {a: ([[0, 1]], [1.0], [3, 4])}
+    with pytest.raises(InvalidArgumentError, match="sizes"):
+        session.run(tf.sparse_add(a, b), fed)
+    with pytest.raises(InvalidArgumentError, match="sizes"):
+        session.run(tf.sparse_concat(0, [a, b]), fed)
+    with pytest.raises(InvalidArgumentError, match="the axis 2; got rank 2"):
+        tf.sparse_concat(2, [b, b])
+
+
 def test_a_shape_may_be_a_tensor_and_a_mask_of_unknown_rank() -> None:
     fed = tf.sparse_placeholder(tf.float32, tf.constant([3, 2], tf.int64))
     assert fed.shape.as_list() == [3, 2]

@@ -9,6 +9,7 @@ vectorization                 `vectorized_map`
 parsing                       `parse_example` and the kinds of features
 sequence_examples             `parse_single_sequence_example`
 sparse_functions              functions of sparse tensors
+sparse_arithmetic             their sums, extremes, softmax and parts
 sparse_embeddings             rows of tables for rows of sparse tensors
 arrangements                  image patches, space and batch, unravelled indices
 """

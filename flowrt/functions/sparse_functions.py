@@ -35,7 +35,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _sparse(function: str, value: Any) -> SparseTensor:
+def as_sparse(function: str, value: Any) -> SparseTensor:
     if not isinstance(value, (SparseTensor, SparseTensorValue)):
         raise misuse(f"{function}: expected a SparseTensor; got {value!r}", DTypeError)
     return SparseTensor.from_value(value)
@@ -92,7 +92,7 @@ def sparse_tensor_to_dense(
     A step raises `InvalidArgumentError` for a place outside of the shape, and, with ``validate_indices``, for
     places that are not in ascending order or come twice.
     """
-    sparse = _sparse("sparse_tensor_to_dense", sp_input)
+    sparse = as_sparse("sparse_tensor_to_dense", sp_input)
     missing: Any = (b"" if sparse.dtype is string else 0) if default_value is None else default_value
     return sparse_to_dense(
         sparse.indices, sparse.dense_shape, sparse.values, missing, validate_indices, name=name
@@ -105,7 +105,7 @@ def sparse_tensor_dense_matmul(
     """The product of a sparse matrix and a dense one, each transposed (and conjugated) if told to. Places may
     be in any order and come several times: then their values add up.
     """
-    sparse = _sparse("sparse_tensor_dense_matmul", sp_a)
+    sparse = as_sparse("sparse_tensor_dense_matmul", sp_a)
     with name_scope(name, "SparseTensorDenseMatMul", [sparse.values, b]):
         dense = convert_to_tensor(b, sparse.dtype)
         values = conj(sparse.values) if adjoint_a else sparse.values
@@ -125,7 +125,7 @@ def sparse_reduce_sum(
     keep_dims: bool | None = None,
 ) -> Tensor:
     """The sums over ``axis`` (None: over all) as a dense tensor."""
-    sparse = _sparse("sparse_reduce_sum", sp_input)
+    sparse = as_sparse("sparse_reduce_sum", sp_input)
     dense = scatter_nd(sparse.indices, sparse.values, sparse.dense_shape)
     keep = bool(keepdims if keep_dims is None else keep_dims)
     return reduce_sum(dense, reduction_axes if axis is None else axis, keepdims=keep)
@@ -133,7 +133,7 @@ def sparse_reduce_sum(
 
 def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
     """The same tensor with its places in ascending order."""
-    sparse = _sparse("sparse_reorder", sp_input)
+    sparse = as_sparse("sparse_reorder", sp_input)
     with name_scope(name, "SparseReorder", [sparse.values]):
         strides = cumprod(sparse.dense_shape, exclusive=True, reverse=True)
         order = argsort(reduce_sum(sparse.indices * strides, 1), stable=True)
@@ -142,7 +142,7 @@ def sparse_reorder(sp_input: Any, name: str | None = None) -> SparseTensor:
 
 def sparse_transpose(sp_input: Any, perm: NumericLike | None = None, name: str | None = None) -> SparseTensor:
     """The tensor with its dimensions permuted (None: in reverse order), its places in ascending order."""
-    sparse = _sparse("sparse_transpose", sp_input)
+    sparse = as_sparse("sparse_transpose", sp_input)
     with name_scope(name, "SparseTranspose", [sparse.values]):
         order = reverse(range(size(sparse.dense_shape)), [0]) if perm is None else perm
         places = gather(sparse.indices, order, axis=1)
@@ -151,7 +151,7 @@ def sparse_transpose(sp_input: Any, perm: NumericLike | None = None, name: str |
 
 def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
     """The values for which ``to_retain``, [n] of bool, is true."""
-    sparse = _sparse("sparse_retain", sp_input)
+    sparse = as_sparse("sparse_retain", sp_input)
     kept = reshape(convert_to_tensor(to_retain), [-1])  # its rank may be unknown
     return SparseTensor(
         boolean_mask(sparse.indices, kept), boolean_mask(sparse.values, kept), sparse.dense_shape
@@ -160,7 +160,7 @@ def sparse_retain(sp_input: Any, to_retain: Any) -> SparseTensor:
 
 def sparse_reshape(sp_input: Any, shape: ShapeTensorLike, name: str | None = None) -> SparseTensor:
     """The tensor in another shape, of which one dimension may be -1."""
-    sparse = _sparse("sparse_reshape", sp_input)
+    sparse = as_sparse("sparse_reshape", sp_input)
     places, sizes = sparse_reshape_op(
         sparse.indices, sparse.dense_shape, convert_to_tensor(shape, int64), name=name
     )
@@ -171,7 +171,7 @@ def sparse_fill_empty_rows(
     sp_input: Any, default_value: TensorLike, name: str | None = None
 ) -> tuple[SparseTensor, Tensor]:
     """The tensor with ``default_value`` in the first place of each empty row, and which rows were empty."""
-    sparse = _sparse("sparse_fill_empty_rows", sp_input)
+    sparse = as_sparse("sparse_fill_empty_rows", sp_input)
     missing = convert_to_tensor(default_value, sparse.dtype)
     places, values, empty, _ = sparse_fill_empty_rows_op(
         sparse.indices, sparse.values, sparse.dense_shape, missing, name=name

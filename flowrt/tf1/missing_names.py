@@ -49,10 +49,8 @@ the queues are at the top level. Instead: FIFOQueue and the other queues
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
     SparseFeature SparseTensorSpec RaggedTensorSpec
     deserialize_many_sparse serialize_many_sparse
-    serialize_sparse sparse_add sparse_concat sparse_mask sparse_matmul sparse_maximum
-    sparse_merge sparse_minimum sparse_reduce_max sparse_reduce_max_sparse sparse_reduce_sum_sparse
-    sparse_reset_shape sparse_slice sparse_softmax sparse_split
-    sparse_to_indicator
+    serialize_sparse sparse_mask sparse_matmul sparse_merge sparse_reduce_max sparse_reduce_max_sparse
+    sparse_reduce_sum_sparse sparse_reset_shape sparse_split sparse_to_indicator
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
 this split of strings is not supported. Instead: strings.split, or str.split in a py_func
     strings.ngrams strings.unicode_decode

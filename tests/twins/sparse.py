@@ -34,12 +34,28 @@ def results(tf):
             "reshaped": tf.sparse_reshape(fed, [2, -1]), "split": tf.string_split(text, delimiter=" ,"),
             "split_all": tf.string_split(text, delimiter=",", skip_empty=False),
         }  # fmt: skip
+        other = tf.SparseTensor(
+            [[0, 1], [1, 1], [2, 0]], tf.constant([-values[0], 2.0, 0.5], tf.float64), [4, 5]
+        )
+        wide = tf.SparseTensor([[0, 6], [1, 2]], tf.constant([3.0, 4.0], tf.float64), [4, 7])
+        sparse.update({
+            "added": tf.sparse_add(fed, other), "added_large": tf.sparse_add(fed, other, 0.6),
+            "maximum": tf.sparse_maximum(fed, other), "minimum": tf.sparse_minimum(fed, other),
+            "softmax": tf.sparse_softmax(fed), "joined": tf.sparse_concat(-1, [fed, wide]),
+            "below": tf.sparse_concat(0, [fed, wide], expand_nonconcat_dim=True),
+            "part": tf.sparse_slice(fed, [1, 0], [2, 9]), "outside": tf.sparse_slice(fed, [4, 0], [2, 2]),
+        })  # fmt: skip
         for name, value in session.run(sparse, {fed: given}).items():
             for part in ("indices", "values", "dense_shape"):
                 found[f"{name}_{part}"] = getattr(value, part)
         sums = [tf.sparse_reduce_sum(fed, axis) for axis in (None, 0)]
         sums.append(tf.sparse_reduce_sum(fed, [1], keepdims=True))
         (slope,) = tf.gradients(dense * tf.constant(rng.standard_normal((4, 5))), [fed.values])
+        sums.append(tf.sparse_add(tf.ones([4, 5], tf.float64), fed))
+        weights = tf.constant(rng.standard_normal((4, 5)))
+        for made in (sparse["added"], sparse["softmax"], sums[-1]):
+            whole = made if isinstance(made, tf.Tensor) else tf.sparse_tensor_to_dense(made)
+            sums += tf.gradients(whole * weights, [fed.values])
         for i, value in enumerate(session.run([dense, empty, slope, *sums], {fed: given})):
             found[f"dense{i}"] = value
     return found

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.dtypes import int32
+from flowrt.dtypes import int64
 from flowrt.errors import UnimplementedError
+from flowrt.functions.sparse_arithmetic import sparse_add, sparse_concat, sparse_slice, sparse_softmax
 from flowrt.functions.sparse_functions import sparse_reduce_sum, sparse_reorder, sparse_tensor_dense_matmul
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat
-from flowrt.graph.ops.array.gather_scatter import gather, gather_nd, scatter_nd
-from flowrt.graph.ops.array.reductions import reduce_all, reduce_max, reduce_sum
-from flowrt.graph.ops.array.scans import cumprod, cumsum
-from flowrt.graph.ops.array.segments import unsorted_segment_max, unsorted_segment_sum
-from flowrt.graph.ops.array.selection import boolean_mask
-from flowrt.graph.ops.array.sorting import unique
+from flowrt.graph.ops.array.gather_scatter import gather, gather_nd
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.base.filling import ones_like
-from flowrt.graph.ops.base.identities import cast, stop_gradient
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, size
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
 from flowrt.graph.ops.base.sparse_tensor import SparseTensor
-from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, minimum, multiply
-from flowrt.graph.ops.elementwise.comparison import greater_equal, less, logical_and, not_equal
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply
+from flowrt.graph.ops.elementwise.comparison import not_equal
 from flowrt.graph.ops.elementwise.division import divide
-from flowrt.graph.ops.elementwise.math import exp, rsqrt
+from flowrt.graph.ops.elementwise.math import rsqrt
 from flowrt.tf1.composed_ops.composition import composed, known
 
 _PARTS = "sp_indices: int64, sp_values: T, sp_shape: int64"
@@ -57,17 +55,11 @@ def total(indices: Tensor, values: Tensor, dense_shape: Tensor, axes: Tensor, ke
 
 @composed("SparseSoftmax", f"{_PARTS} -> output: T")
 def softmax(indices: Tensor, values: Tensor, dense_shape: Tensor) -> Tensor:
-    """The softmax of the values that are there in each row of the last dimension."""
-    _, rows = unique(_flat(indices[:, :-1], dense_shape[:-1]))
-    count = reduce_max(concat([[-1], rows], 0)) + 1
-    highest = stop_gradient(unsorted_segment_max(values, rows, count))
-    weights = exp(values - gather(highest, rows))
-    return weights / gather(unsorted_segment_sum(weights, rows, count), rows)
+    return sparse_softmax(SparseTensor(indices, values, dense_shape)).values
 
 
-def _flat(indices: Tensor, sizes: Tensor) -> Tensor:
-    """The number of each place in the dense tensor."""
-    return reduce_sum(indices * cumprod(sizes, exclusive=True, reverse=True), 1)
+def _parts(sparse: Any) -> list[Tensor]:
+    return [sparse.indices, sparse.values, sparse.dense_shape]
 
 
 def _with_dense(op: str, function: Callable[..., Any]) -> None:
@@ -91,7 +83,7 @@ _with_dense("Div", divide)
     "SparseTensorDenseAdd", "a_indices: Tindices in INDEX, a_values: T, a_shape: Tindices, b: T -> output: T"
 )
 def add_to_dense(indices: Tensor, values: Tensor, dense_shape: Tensor, b: Tensor) -> Any:
-    return scatter_nd(indices, values, dense_shape) + b
+    return sparse_add(SparseTensor(cast(indices, int64), values, cast(dense_shape, int64)), b)
 
 
 @composed(
@@ -103,16 +95,8 @@ def add(
     a_indices: Tensor, a_values: Tensor, a_shape: Tensor,
     b_indices: Tensor, b_values: Tensor, b_shape: Tensor, threshold: Tensor,
 ) -> list[Tensor]:  # fmt: skip
-    """The sum, in the order of places; what both have is one value."""
-    if known(threshold, "thresh") != 0:
-        raise UnimplementedError(f"expected thresh 0: small values stay; got {known(threshold, 'thresh')}")
-    both = SparseTensor(concat([a_indices, b_indices], 0), concat([a_values, b_values], 0), a_shape)
-    ordered = sparse_reorder(both)
-    flat = _flat(ordered.indices, a_shape)
-    is_new = concat([ones_like(flat[:1], dtype=bool), not_equal(flat[1:], flat[:-1])], 0)
-    places = boolean_mask(ordered.indices, is_new)
-    sums = unsorted_segment_sum(ordered.values, cumsum(cast(is_new, int32)) - 1, shape(places)[0])
-    return [places, sums, a_shape]
+    a, b = SparseTensor(a_indices, a_values, a_shape), SparseTensor(b_indices, b_values, b_shape)
+    return _parts(sparse_add(a, b, threshold))
 
 
 @composed(
@@ -121,26 +105,15 @@ def add(
 def concatenated(
     indices: Sequence[Tensor], values: Sequence[Tensor], shapes: Sequence[Tensor], concat_dim: int
 ) -> list[Tensor]:
-    rank = indices[0].shape.as_list()[1]
-    if rank is None:
-        raise UnimplementedError(f"expected indices of known rank; got {indices[0]!r}")
-    axis = concat_dim % rank
-    moved, before = [], shapes[0][axis] * 0
-    for places, sizes in zip(indices, shapes, strict=True):
-        moved.append(places + before * [int(i == axis) for i in range(rank)])
-        before += sizes[axis]
-    sizes = concat([shapes[0][:axis], expand_dims(before, 0), shapes[0][axis + 1 :]], 0)
-    made = sparse_reorder(SparseTensor(concat(moved, 0), concat(values, 0), sizes))
-    return [made.indices, made.values, sizes]
+    each = [SparseTensor(*parts) for parts in zip(indices, values, shapes, strict=True)]
+    return _parts(sparse_concat(concat_dim, each))
 
 
 @composed("SparseSlice", f"indices: int64, values: T, shape: int64, start: int64, size: int64 -> {_MADE}")
 def sliced(
     indices: Tensor, values: Tensor, dense_shape: Tensor, start: Tensor, length: Tensor
 ) -> list[Tensor]:
-    end = minimum(start + length, dense_shape)
-    inside = reduce_all(logical_and(greater_equal(indices, start), less(indices, end)), 1)
-    return [boolean_mask(indices, inside) - start, boolean_mask(values, inside), maximum(end - start, 0)]
+    return _parts(sparse_slice(SparseTensor(indices, values, dense_shape), start, length))
 
 
 # --- gradients, as training graphs have them
