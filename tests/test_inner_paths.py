@@ -246,3 +246,38 @@ def test_paths_below_contrib_have_the_public_objects() -> None:
     assert utils.get_variable_collections({"weights": ["some"]}, "weights") == ["some"]
     assert not utils.get_variable_collections({"weights": ["some"]}, "biases")
     assert utils.get_variable_collections(["all"], "biases") == ["all"]
+
+
+def test_copies_of_arg_scope_find_the_tools_for_decorators() -> None:
+    from flowrt.python.util import tf_contextlib, tf_decorator
+
+    def own(x: int) -> int:
+        """Its docstring."""
+        return x
+
+    made = tf_decorator.make_decorator(own, lambda x: own(x) + 1)
+    assert (made(1), made.__name__, made.__doc__) == (2, "own", "Its docstring.")
+    assert tf_decorator.unwrap(made) == ([], own)
+
+    @tf_contextlib.contextmanager
+    def scope() -> Any:
+        yield 3
+
+    with scope() as value:
+        assert value == 3
+
+
+def test_private_attributes_that_public_programs_read() -> None:
+    with tf.Graph().as_default():
+        x = tf.placeholder(tf.float32, [None, 2])
+    assert x._op.type == "Placeholder"
+    assert len(x.get_shape()._dims) == 2
+
+
+def test_a_scope_for_the_compiler_changes_nothing() -> None:
+    from flowrt.contrib.compiler import jit
+
+    with tf.Graph().as_default() as graph:
+        with jit.experimental_jit_scope(lambda node: True, separate_compiled_gradients=True):
+            tf.constant(1.0)
+        assert [operation.type for operation in graph.get_operations()] == ["Const"]

@@ -1,6 +1,7 @@
 """``flowrt.contrib``: the parts of TensorFlow 1's contrib that scripts use most.
 
 cluster_resolver    which tasks a job has
+compiler            what XLA is to compile
 crf                 conditional random fields over tags
 cudnn_rnn           networks of LSTM and GRU with cuDNN's formulas
 data                transformations of datasets
@@ -32,6 +33,7 @@ from typing import Any
 
 from flowrt.contrib import (
     cluster_resolver,
+    compiler,
     crf,
     cudnn_rnn,
     data,
@@ -59,14 +61,13 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "cluster_resolver", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
-    "factorization",
-    "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics", "mixed_precision", "opt",
-    "rnn", "seq2seq",
-    "slim", "tensorboard", "tpu", "training",
+    "cluster_resolver", "compiler", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
+    "factorization", "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics",
+    "mixed_precision", "opt", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """
+compiler: jit -> contrib.compiler
 layers: python -> contrib.layers
 layers.python: layers -> contrib.layers
 layers.python.layers: initializers layers optimizers regularizers -> contrib.layers

@@ -220,6 +220,8 @@ class TensorShape:
     def dims(self) -> list[Dimension] | None:
         return None if self.dims_tuple is None else [Dimension(d) for d in self.dims_tuple]
 
+    _dims = dims  # TensorFlow's attribute, which copies of Keras' backend read
+
     @property
     def rank(self) -> int | None:
         return None if self.dims_tuple is None else len(self.dims_tuple)

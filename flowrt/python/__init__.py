@@ -5,7 +5,7 @@ flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 """
 
 from flowrt.config import device_listing
-from flowrt.tf1 import debugger, deprecation, file_io, layer_arguments
+from flowrt.tf1 import debugger, decorators, deprecation, file_io, layer_arguments
 from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
@@ -103,6 +103,7 @@ training: slot_creator -> train.optimizers.slot_creator
 training: moving_averages -> train.optimizers.moving_averages train
 util: compat -> compat
 util: deprecation -> tf1.deprecation
+util: tf_contextlib tf_decorator -> tf1.decorators
 util: nest -> nest
 """
 

@@ -2,6 +2,7 @@
 
 aliases          older names of functions
 composed_ops     ops that functions of flowrt say, for imported graphs
+decorators       tools for writers of decorators
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names
 graph_import     GraphDefs read, with TensorFlow 1's control flow

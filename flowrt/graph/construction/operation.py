@@ -70,6 +70,11 @@ class Tensor(Symbolic):
         return self.op.device
 
     @property
+    def _op(self) -> Operation:
+        """TensorFlow's attribute, which public code reads, as OpenAI's baselines do."""
+        return self.op
+
+    @property
     def spec(self) -> TensorSpec:
         return self.op.node.outputs[self.index]
 
