@@ -19,6 +19,7 @@ from flowrt.python.client import device_lib, timeline
 from flowrt.python.framework import dtypes, errors_impl, ops, tensor_shape, tensor_util
 from flowrt.python.lib.io import file_io
 from flowrt.python.ops import control_flow_ops, init_ops, math_ops, nn_ops, rnn, variable_scope
+from flowrt.python.ops.rnn import rnn_cell_impl
 from flowrt.python.ops.rnn_cell import GRUCell
 from flowrt.python.platform import gfile, resource_loader, tf_logging
 from flowrt.python.training import moving_averages, optimizer, slot_creator
@@ -28,6 +29,7 @@ from flowrt.python.util import deprecation, nest
 def test_the_paths_have_the_public_objects() -> None:
     pairs = [
         (ops.convert_to_tensor, tf.convert_to_tensor), (ops.GraphKeys, tf.GraphKeys),
+        (rnn_cell_impl.GRUCell, tf.nn.rnn_cell.GRUCell),
         (ops.reset_default_graph, tf.reset_default_graph), (ops.Tensor, tf.Tensor),
         (ops.IndexedSlices, tf.IndexedSlices), (ops.RegisterGradient, tf.RegisterGradient),
         (ops.add_to_collection, tf.add_to_collection), (ops.name_scope, tf.name_scope),

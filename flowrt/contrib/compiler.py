@@ -11,8 +11,8 @@ from typing import Any
 def experimental_jit_scope(
     compile_ops: Any = True, separate_compiled_gradients: bool = False
 ) -> Iterator[None]:
-    """A scope that changes nothing: by ``compile_ops``, a bool or a function of a node, TensorFlow chooses what
-    XLA compiles; flowrt decides by how often a graph runs.
+    """A scope that changes nothing: with ``compile_ops``, a bool or a function of a node, one chooses what
+    XLA compiles in TensorFlow; flowrt decides by how often a graph runs.
 
     Example:
         >>> from flowrt.contrib.compiler import jit

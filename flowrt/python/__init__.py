@@ -72,6 +72,7 @@ ops: control_flow_ops -> flowrt graph.ops.text.python_calls
 ops: batch_norm_util candidate_sampling_ops ctc_ops embedding_ops gen_nn_ops nn nn_grad nn_impl nn_ops rnn
     sparse_ops -> nn flowrt sparse
 ops: rnn_cell rnn_cell_impl -> nn.rnn_cell contrib.rnn
+ops.rnn: rnn_cell_impl -> nn.rnn_cell contrib.rnn
 ops: random_ops gen_random_ops stateless_random_ops -> flowrt random
 ops: image_ops image_ops_impl gen_image_ops -> image
 ops: linalg_ops gen_linalg_ops linalg_grad -> flowrt linalg
