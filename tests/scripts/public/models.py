@@ -6,48 +6,20 @@ model's modules is the first on the path.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-STEPS = 10
+from made_data import STEPS, rng, run_named, stand_in, train
+
 LONG = 10**9
 """Steps of a schedule of learning rates. BERT's optimizer counts steps in an operation that nothing orders
 with its reads of the count: in TensorFlow 1.15, 39 of 40 runs read the new count, 1 the old."""
-rng = np.random.RandomState(1)
-
-
-def train(
-    loss: Any, feeds: Any = None, optimizer: Any = None, train_op: Any = None, steps: int = STEPS
-) -> None:
-    """Train for some steps; ``feeds`` gives the ``feed_dict`` of one."""
-    if train_op is None:
-        train_op = (optimizer or tf.train.AdamOptimizer(1e-3)).minimize(loss)
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        for _ in range(steps):
-            _, value = session.run([train_op, loss], feeds() if feeds else None)
-            print(value)
-
-
-def stand_in(*names: str) -> None:
-    """Modules that a program imports and does not use here."""
-    for name in names:
-        parts = name.split(".")
-        for i in range(1, len(parts) + 1):
-            path = ".".join(parts[:i])
-            sys.modules[path] = ModuleType(path)
-            if i > 1:
-                setattr(sys.modules[".".join(parts[: i - 1])], parts[i - 1], sys.modules[path])
-
-
 def own_test(module: str, function: str = "test") -> None:
     """The function with which a module tries its model."""
     getattr(import_module(module), function)()
@@ -379,16 +351,5 @@ def spinning_up(algorithm: str) -> None:
     )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("name")
-    parser.add_argument("folder", nargs="?", default=".", help="of the model's modules, in the repository")
-    parser.add_argument("words", nargs="*", help="arguments of the function")
-    arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(arguments.folder).resolve()))
-    sys.argv = sys.argv[:1]
-    globals()[arguments.name](*arguments.words)
-
-
 if __name__ == "__main__":
-    main()
+    run_named(globals())

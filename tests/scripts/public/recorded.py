@@ -52,14 +52,15 @@ class Draws:
         self._tf = tf
 
     def uniform(self, shape: Any, dtype: Any = None, part: int = 0, **_: Any) -> Any:
-        """In [0, 1), from the sine of the position."""
+        """In [0, 1), in float32 too, from the sine of the position."""
         tf = self._tf
         scope = re.sub("(^|/)[dD]rop[^/]*$", "", tf.get_variable_scope().name)  # a layer without variables
         salt = zlib.crc32(scope.encode()) % 1000
         size = tf.convert_to_tensor(shape, tf.int32)
         position = tf.cast(tf.range(tf.reduce_prod(size)), tf.float64)
         x = tf.sin(position * 12.9898 + (salt + 78.233 * part)) * 43758.5453
-        return tf.cast(tf.reshape(x - tf.floor(x), size), dtype or tf.float32)
+        below_one = tf.minimum(x - tf.floor(x), 1 - 1e-7)
+        return tf.cast(tf.reshape(below_one, size), dtype or tf.float32)
 
     def normal(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
         """Box and Muller's, of two uniforms."""
@@ -70,9 +71,9 @@ class Draws:
     def truncated(self, shape: Any, dtype: Any = None, **_: Any) -> Any:
         return self._tf.clip_by_value(self.normal(shape, dtype), -2.0, 2.0)
 
-    def integers(self, shape: Any, minval: Any, maxval: Any, **_: Any) -> Any:
+    def integers(self, shape: Any, minval: Any, maxval: Any, Tout: Any = None, **_: Any) -> Any:
         tf = self._tf
-        high = tf.convert_to_tensor(maxval)
+        high = tf.convert_to_tensor(maxval, Tout)
         low = tf.cast(minval, high.dtype)
         span = tf.cast(high - low, tf.float64)
         return low + tf.cast(tf.floor(self.uniform(shape, tf.float64) * span), low.dtype)
@@ -156,8 +157,9 @@ class Record:
 
 def leaves(result: Any) -> Any:
     """The arrays of a fetched structure, in order; texts as their CRCs, but no single ones, as summaries are."""
-    if isinstance(result, Mapping):
-        result = [result[key] for key in sorted(result, key=str)]
+    if isinstance(result, Mapping):  # whose keys are texts, or hooks in a monitored session
+        names = {key: key if isinstance(key, str) else type(key).__name__ for key in result}
+        result = [result[key] for key in sorted(result, key=names.__getitem__)]
     if isinstance(result, (list, tuple)):
         for part in result:
             yield from leaves(part)
@@ -299,8 +301,15 @@ class SortedSet(set):
 
 
 def use_old_numpy() -> None:
-    """NumPy's names that programs of 2016 use, and generators that every run seeds alike."""
-    old = {"float": float, "int": int, "object": object, "bool8": np.bool_, "float_": np.float64}
+    """Names of NumPy and SciPy that programs of 2016 use, and generators that every run seeds alike."""
+    misc: Any = importlib.import_module("scipy.misc")
+    misc.imsave = lambda *_: None
+    for name in ("eigen", "eigen.arpack"):
+        sys.modules[f"scipy.sparse.linalg.{name}"] = importlib.import_module("scipy.sparse.linalg")
+    old = {
+        "float": float, "int": int, "object": object, "bool8": np.bool_, "float_": np.float64,
+        "mat": np.asmatrix, "asfarray": np.asarray, "asscalar": lambda a: np.asarray(a).item(),
+    }  # fmt: skip
     for name, value in old.items():
         if name not in vars(np):
             setattr(np, name, value)
@@ -327,8 +336,8 @@ class Program(NamedTuple):
 
     @property
     def name(self) -> str:
-        words = self.words if self.words[0].startswith("@") else self.words[:1]
-        return re.sub(r"\W+", "_", " ".join([self.repository, *words])).strip("_")
+        """As a file may be called: nmt's arguments alone are longer than that."""
+        return re.sub(r"\W+", "_", " ".join([self.repository, *self.words])).strip("_")[:200]
 
 
 def read_programs(text: str) -> list[Program]:
@@ -356,6 +365,7 @@ def run(program: Program, clone: Path, record: Record, seconds: float) -> None:
     os.chdir(folder)
     sys.argv = [first, *words]
     sys.path[:1] = [str(folder), str(clone), str(clone / "src"), str(clone.parent)]  # where a program finds its packages
+    sys.path.append(str(HERE))  # where our models find `made_data`
     try:
         if is_module:
             runpy.run_module(first[2:], run_name="__main__", alter_sys=True)
@@ -422,6 +432,7 @@ def record_all(arguments: argparse.Namespace, session: Any) -> None:
     use_old_numpy()
     use_quiet_gym()
     builtins.input = lambda *_: ""
+    vars(builtins).update(xrange=range, basestring=str)  # Python 2's
     for program in read_programs(TABLE.read_text()):
         is_named = not arguments.names or any(name in program.name for name in arguments.names)
         if is_named and not (arguments.results / f"{program.name}.{arguments.side}.pkl").exists():
