@@ -18,6 +18,7 @@ from flowrt.device.spec import parse_device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.buffers.bound_tensors import owner_of
+from flowrt.executor.buffers.buffer_assignment import SMALL_BYTES
 from flowrt.executor.ends.feeds import Feed
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
@@ -45,11 +46,6 @@ def new_ends(
     """The ends of a rendezvous, with collectives that send to it."""
     return Ends(send, take, fail, JointReductions(send))
 
-
-MAX_KEPT_BYTES = 65536
-"""A tensor sent to another task may be read after the step: up to this size it is in a buffer of the plan;
-larger ones are in separate memory, or a variable's, which a step does not change before its sends are done.
-"""
 
 Read: TypeAlias = Callable[[], Any]
 Key: TypeAlias = str | Callable[[], str]
@@ -129,7 +125,9 @@ class TransferBinder:
         """Whether the next iteration, what follows a branch, or the next step writes its memory."""
         if operand.slot is not None:
             return is_borrowed and self._is_inside
-        return self._is_inside or (is_remote(node) and operand.value.nbytes <= MAX_KEPT_BYTES)
+        # another task may read it after the step; a large one is a variable's, which a step does not change
+        # before its sends are done
+        return self._is_inside or (is_remote(node) and operand.value.nbytes <= SMALL_BYTES)
 
     def _send_value(self, operand: Operand, send: Callable[[Any], None], is_copied: bool) -> Action:
         if operand.slot is None and not is_copied:

@@ -36,8 +36,13 @@ from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
 from flowrt.executor.bind.bind_transfer import Ends
-from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER
-from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
+from flowrt.executor.buffers.buffer_assignment import (
+    SMALL_BYTES,
+    Enclosing,
+    Storage,
+    assign_buffers,
+    nbytes_of,
+)
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.instruction import Instruction, Move, Register
@@ -221,7 +226,7 @@ def _is_lasting(bound: Bound, ref: Ref) -> bool:
     if operand.slot is None:
         return is_still
     spec = layer.subgraph.spec(ref)
-    is_cleared = not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER
+    is_cleared = not is_static(spec.shape) or nbytes_of(spec) > SMALL_BYTES
     return not is_cleared and (is_still or (root == ref and not is_read))
 
 

@@ -20,16 +20,19 @@ from flowrt.device.device import Device
 from flowrt.device.host_memory import populate
 from flowrt.device.memory_pool import LiveTensor, Owner
 from flowrt.errors import OpError
-from flowrt.executor.buffers.buffer_assignment import SCRATCH, BufferAssignment, is_output_on_host, nbytes_of
+from flowrt.executor.buffers.buffer_assignment import (
+    SCRATCH,
+    SMALL_BYTES,
+    BufferAssignment,
+    is_output_on_host,
+    nbytes_of,
+)
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
-
-MAX_KEPT_REGISTER = 65536
-"""Register values up to this many bytes may stay until the step ends; larger ones until their last reader."""
 
 POPULATED_FROM = 4 << 20
 """Bytes of an arena that is populated beside binding: 51 MiB take 14 ms there, and 22 to 40 in a step."""
@@ -164,7 +167,7 @@ class BoundTensors:
     def new_register(self, node: Node, index: int) -> Operand:
         """A register for the output."""
         slot, spec = self.new_slot(), node.outputs[index]
-        if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
+        if not is_static(spec.shape) or nbytes_of(spec) > SMALL_BYTES:
             self.large_registers.setdefault(self.lifetimes.root((node.name, index)), []).append(slot)
         is_host = self.device.is_asynchronous and is_output_on_host(node, index)
         operand = self._operands[node.name, index] = Operand(None, slot, f"r{slot}", is_host=is_host)

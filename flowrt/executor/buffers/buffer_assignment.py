@@ -47,22 +47,16 @@ from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.shapes import is_static
 from flowrt.graph.stand_in import stand_in
 
-MAX_COPIED_FEED = 65536
-"""Bytes: on the host a smaller feed, or message of another rank, is copied into a buffer, so that its readers
-are bound; a larger one is read where it is.
-"""
+SMALL_BYTES = 65536
+"""Bytes of what is copied, or kept until the step ends, since that costs little: a copy takes 3 us.
 
-MAX_COPIED_FETCH = 65536
-"""Fetches of a group, or of several outputs, up to this size in bytes are copied out of a buffer; above, all
-outputs are new memory. Rebinding a group's loop takes 25 us, a copy of this size 3.
-"""
-
-MAX_COPIED_ALONE = 4096
-"""The same for one output of a kernel: such a copy costs as much as a register."""
-
-MAX_PINNED_SEND = 65536
-"""Bytes: on the host a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its
-last reader frees.
+    feeds       on the host a smaller one, or message of another rank, is copied into a buffer, so that its
+                readers are bound; a larger one is read where it is
+    fetches     up to this size they are copied out of a buffer; above, all outputs of a kernel are new memory
+                (rebinding a group's loop takes 25 us)
+    sends       on the host a smaller tensor is sent out of a pinned buffer, to another task out of a copy; a
+                larger one is new memory that its last reader frees
+    registers   smaller values may stay until the step ends, larger ones until their last reader
 """
 
 
@@ -219,7 +213,7 @@ class _Assigner:
         spec = node.outputs[0]
         if not _is_plain(spec):
             return Storage.REGISTER
-        small = nbytes_of(spec) <= MAX_COPIED_FEED and not self._lifetimes.lasts((node.name, 0))
+        small = nbytes_of(spec) <= SMALL_BYTES and not self._lifetimes.lasts((node.name, 0))
         return Storage.BUFFER if self._is_asynchronous or small else Storage.REGISTER
 
     def _fits_buffers(self, node: Node) -> bool:
@@ -236,15 +230,15 @@ class _Assigner:
         is_copied = node.name in self._copied
         if not is_copied and not node.op.takes_out:
             return False
-        if node.op.waits and (self._is_asynchronous or nbytes_of(node.outputs[0]) > MAX_COPIED_FEED):
+        if node.op.waits and (self._is_asynchronous or nbytes_of(node.outputs[0]) > SMALL_BYTES):
             return False  # a message
         if self._is_asynchronous:
             return not is_on_host(node)
         outputs = [(node.name, i) for i in range(len(node.outputs))]
-        if self._surroundings is None and self._fetched_bytes(outputs) > _copied_bytes(node):
+        if self._surroundings is None and self._fetched_bytes(outputs) > SMALL_BYTES:
             return False
         is_sent = not is_copied and self._lifetimes.is_sent(outputs)
-        return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
+        return not is_sent or all(nbytes_of(spec) <= SMALL_BYTES for spec in node.outputs)
 
     def _fetched_bytes(self, refs: list[Ref]) -> int:
         fetched = [ref for ref in refs if self._lifetimes.lasts(ref)]
@@ -344,7 +338,7 @@ class _Assigner:
     def _storage_of_output(self, ref: Ref, spec: TensorSpec) -> Storage:
         if not _is_plain(spec):
             return Storage.REGISTER
-        is_large = not self._is_asynchronous and nbytes_of(spec) > MAX_PINNED_SEND
+        is_large = not self._is_asynchronous and nbytes_of(spec) > SMALL_BYTES
         return Storage.REGISTER if is_large and self._lifetimes.is_sent([ref]) else Storage.BUFFER
 
     def _assign_function(self, node: Node, function: Subgraph) -> BufferAssignment:
@@ -458,11 +452,6 @@ def _is_reshaped_in_place(array: Any, shape: Any) -> bool:
     except ValueError:
         return array.size != math.prod(shape) and -1 not in shape  # of which the kernel tells
     return True
-
-
-def _copied_bytes(node: Node) -> int:
-    """Maximum number of bytes of the node's outputs that are fetched by copying."""
-    return MAX_COPIED_FETCH if len(node.outputs) > 1 or "group" in node.attrs else MAX_COPIED_ALONE
 
 
 def is_on_host(node: Node) -> bool:
