@@ -34,6 +34,10 @@ SAMPLED = {
     "Uniform": lambda: tfd.Uniform(LOC, LOC + SCALE),
     "Gamma": lambda: tfd.Gamma(SCALE, 2.0),
     "Exponential": lambda: tfd.Exponential(SCALE),
+    "Chi2": lambda: tfd.Chi2(SCALE),
+    "InverseGamma": lambda: tfd.InverseGamma(9 + SCALE, 2.0),
+    "HalfNormal": lambda: tfd.HalfNormal(SCALE),
+    "NegativeBinomial": lambda: tfd.NegativeBinomial(SCALE, LOC),
     "Beta": lambda: tfd.Beta(SCALE, SCALE + 1),
     "Dirichlet": lambda: tfd.Dirichlet(SCALE),
     "Bernoulli": lambda: tfd.Bernoulli(probs=PROBS),
@@ -84,6 +88,97 @@ def test_gradients_flow_through_samples() -> None:
     values, slope = run((relaxed, tf.gradients(relaxed[..., 0], logits)[0]))
     np.testing.assert_allclose(values.sum(-1), [1, 1])
     np.testing.assert_allclose(slope[:, 1], -values[:, 0] * values[:, 1] / 0.5, rtol=1e-6)
+
+
+def test_samples_of_concentrations_are_differentiable() -> None:
+    """The derivative of a mean of many samples is that of the mean."""
+    a, b = tf.constant(SCALE[0]), tf.constant(SCALE[1] + 1)
+    for distribution in (tfd.Gamma(a, b), tfd.Beta(a, b), tfd.Dirichlet(a), tfd.Chi2(a)):
+        drawn = tf.reduce_mean(distribution.sample(20000, seed=3), 0)
+        found, expected = run([tf.gradients(v[0], a)[0] for v in (drawn, distribution.mean())])
+        np.testing.assert_allclose(found, expected, atol=0.05, err_msg=distribution.name)
+
+
+def test_relaxed_samples_that_saturate_have_finite_densities() -> None:
+    logits = tf.constant([0.3, 2.0, -1.0])
+    for kind in (tfd.RelaxedBernoulli, tfd.RelaxedOneHotCategorical):
+        relaxed = kind(1e-3, logits)
+        drawn = relaxed.sample(20, seed=2)
+        inner = relaxed.bijector.inverse(drawn)
+        values, before = run([drawn, relaxed.distribution.log_prob(inner)])
+        assert (values == 0).any()
+        assert np.isfinite(before).all()
+
+
+def test_a_transformed_distribution_takes_the_shapes_that_it_is_given() -> None:
+    vectors = tfd.TransformedDistribution(
+        tfd.Normal(0.0, 1.0), tfd.bijectors.Exp(), batch_shape=[2], event_shape=[3]
+    )
+    drawn = vectors.sample(5, seed=1)
+    values, logs, sizes = run((drawn, vectors.log_prob(drawn), vectors.batch_shape_tensor()))
+    assert values.shape == (5, 2, 3)
+    assert sizes.tolist() == vectors.batch_shape.as_list() == [2]
+    assert vectors.event_shape.as_list() == [3]
+    z = np.log(values)
+    np.testing.assert_allclose(logs, (-0.5 * z**2 - 0.5 * math.log(2 * math.pi) - z).sum(-1), rtol=1e-4)
+    with pytest.raises(UnimplementedError, match="not affine"):
+        vectors.mean()
+
+
+INVALID = {
+    "Gamma": (lambda **o: tfd.Gamma(1.0, 1.0, **o), -1.0, "expected x > y"),
+    "Beta": (lambda **o: tfd.Beta(1.0, 1.0, **o), 1.5, "less than `1`"),
+    "Dirichlet": (lambda **o: tfd.Dirichlet([1.0, 2.0], **o), [0.5, 0.6], "must sum to `1`"),
+    "Bernoulli": (lambda **o: tfd.Bernoulli(probs=0.5, **o), 2, "expected x <= y"),
+    "OneHotCategorical": (
+        lambda **o: tfd.OneHotCategorical(probs=[0.5, 0.5], **o), [1, 1], "expected x == y",
+    ),
+    "Multinomial": (lambda **o: tfd.Multinomial(3.0, [0.0, 1.0], **o), [1.0, 1.0], "must sum to"),
+    "Poisson": (lambda **o: tfd.Poisson(1.0, **o), 0.5, "fractional components"),
+    "Geometric": (lambda **o: tfd.Geometric(probs=0.5, **o), -1.0, "must be non-negative"),
+    "Binomial": (lambda **o: tfd.Binomial(3.0, probs=0.5, **o), 4.0, "less than or equal to n"),
+    "NegativeBinomial": (lambda **o: tfd.NegativeBinomial(3.0, 0.5, **o), 0.5, "fractional components"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", INVALID)
+def test_values_are_validated_where_that_is_wanted(kind: str) -> None:
+    make, value, message = INVALID[kind]
+    with tf.Session() as session:
+        session.run(make().log_prob(value))
+        with pytest.raises(InvalidArgumentError, match=message):
+            session.run(make(validate_args=True).log_prob(value))
+
+
+UNDEFINED = {
+    "Gamma": lambda **o: tfd.Gamma([0.5, 2.0], 1.0, **o).mode(),
+    "Beta": lambda **o: tfd.Beta([0.5, 2.0], 2.0, **o).mode(),
+    "Dirichlet": lambda **o: tfd.Dirichlet([0.5, 2.0], **o).mode(),
+    "StudentT": lambda **o: tfd.StudentT([1.0, 2.0], 0.0, 1.0, **o).mean(),
+    "StudentT's variance": lambda **o: tfd.StudentT([1.0, 2.0], 0.0, 1.0, **o).stddev(),
+    "InverseGamma": lambda **o: tfd.InverseGamma([1.0, 2.0], 1.0, **o).mean(),
+    "Cauchy": lambda **o: tfd.Cauchy(0.0, [1.0], **o).mean(),
+}
+
+
+@pytest.mark.parametrize("kind", UNDEFINED)
+def test_statistics_that_are_not_defined_are_nan_or_an_error(kind: str) -> None:
+    assert np.isnan(run(UNDEFINED[kind]()).reshape(-1)[0])
+    with pytest.raises(InvalidArgumentError, match=r"not defined|undefined|no mean"):
+        run(UNDEFINED[kind](allow_nan_stats=False))
+
+
+def test_parameters_are_validated() -> None:
+    shares = tf.placeholder(tf.float32, [2])
+    for made, wrong in (
+        (tfd.Categorical(probs=shares, validate_args=True).probs, [0.5, 0.6]),
+        (tfd.Bernoulli(probs=shares, validate_args=True).probs, [0.5, 1.5]),
+        (tfd.Uniform(shares, 1.0, validate_args=True).mean(), [0.5, 1.5]),
+    ):
+        with tf.Session() as session:
+            session.run(made, {shares: [0.5, 0.5]})
+            with pytest.raises(InvalidArgumentError, match=r"sum to 1|greater than 1|low >= high"):
+                session.run(made, {shares: wrong})
 
 
 def test_vectors_and_mixtures_are_made_of_normal_numbers() -> None:

@@ -63,14 +63,16 @@ def same(ours: np.ndarray, theirs: np.ndarray, nearly: bool) -> bool:
 
 
 COMPARED = (
-    "image", "io", "sparse", "lookup", "feature_column", "distributions", "contrib.distributions", "strings",
+    "image", "io", "sparse", "lookup", "feature_column", "distributions", "contrib.distributions",
+    "contrib.distributions.bijectors", "strings",
     "linalg", "signal", "nn", "math", "bitwise", "audio",
 )  # fmt: skip
 """Modules of which every function is in a program."""
 
 ELSEWHERE = {
     **dict.fromkeys(
-        ("Distribution", "RegisterKL", "ReparameterizationType", "HasherSpec"), "computes nothing itself"
+        ("Bijector", "Distribution", "RegisterKL", "ReparameterizationType", "HasherSpec"),
+        "computes nothing itself",
     ),
     **dict.fromkeys(("ndtr", "log_ndtr", "ndtri"), "TensorFlow 1.15 has them for its own distributions only"),
     **dict.fromkeys(("gelu", "layer_norm"), "TensorFlow 1 has none"),

@@ -4,10 +4,13 @@ distribution         `Distribution`: what all of them can do
 kullback_leibler     `kl_divergence`, `RegisterKL`
 special              functions of distributions
 real_line            normal, Laplace, Student's t, uniform and others
-positive             gamma, exponential, beta, Dirichlet
-discrete             Bernoulli, categorical, multinomial, Poisson and others
+positive             gamma, exponential, inverse gamma, beta, Dirichlet
+discrete             Bernoulli, categorical, multinomial and others
+counts               Poisson, geometric, binomial, negative binomial
 vector               normal distributions of vectors
-compound             mixtures, independent ones, relaxed classes
+compound             mixtures, independent ones
+bijectors            invertible functions and their determinants
+transformed          values of other distributions, transformed; relaxed classes
 
 TensorFlow 1 has some of them in its ``distributions`` and all in ``contrib.distributions``.
 """

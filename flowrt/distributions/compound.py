@@ -1,14 +1,12 @@
-"""Distributions made of others: `Mixture`, `MixtureSameFamily`, `Independent`, `RelaxedOneHotCategorical`."""
+"""Distributions made of others: `Mixture`, `MixtureSameFamily`, `Independent`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from flowrt.distributions.discrete import Categorical
-from flowrt.distributions.distribution import FULLY_REPARAMETERIZED, NOT_REPARAMETERIZED, Distribution, floats
+from flowrt.distributions.distribution import NOT_REPARAMETERIZED, Distribution
 from flowrt.distributions.kullback_leibler import RegisterKL, kl_divergence
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, stack
@@ -17,11 +15,9 @@ from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.array.statistics import reduce_logsumexp
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
-from flowrt.graph.ops.elementwise.math import log, square
-from flowrt.graph.ops.elementwise.special import lgamma
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape
+from flowrt.graph.ops.elementwise.math import square
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
-from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 
@@ -287,72 +283,3 @@ class Independent(Distribution):
 @RegisterKL(Independent, Independent)
 def _kl_independent(a: Independent, b: Independent, name: str | None = None) -> Tensor:
     return a._summed(kl_divergence(a.distribution, b.distribution))
-
-
-class RelaxedOneHotCategorical(Distribution):
-    """Shares of classes that come near to one class as ``temperature`` goes to 0, as a differentiable
-    function of ``logits`` or ``probs``: Jang et al., "Categorical reparameterization with Gumbel-softmax"
-    (2017); Maddison et al., "The concrete distribution" (2017).
-    """
-
-    def __init__(
-        self,
-        temperature: Any,
-        logits: Any = None,
-        probs: Any = None,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "RelaxedOneHotCategorical",
-    ) -> None:
-        if (logits is None) == (probs is None):
-            raise misuse("RelaxedOneHotCategorical: expected logits or probs, one of them")
-        (given,) = floats(given=probs if logits is None else logits)
-        self._logits = log(given) if logits is None else given
-        self._temperature = floats(logits=given, temperature=temperature)[1]
-        super().__init__(
-            given.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
-            {
-                "temperature": temperature, "logits": logits, "probs": probs,
-                "validate_args": validate_args, "allow_nan_stats": allow_nan_stats,
-            },
-            [given], name,
-        )  # fmt: skip
-
-    @property
-    def temperature(self) -> Tensor:
-        return self._temperature
-
-    @property
-    def logits(self) -> Tensor:
-        return self._logits
-
-    @property
-    def probs(self) -> Tensor:
-        return softmax(self._logits)
-
-    def _batch_shape(self) -> TensorShape:
-        return self._logits.shape[:-1]
-
-    def _batch_shape_tensor(self) -> Tensor:
-        return shape(self._logits)[:-1]
-
-    def _event_shape(self) -> TensorShape:
-        return self._logits.shape[-1:]
-
-    def _event_shape_tensor(self) -> Tensor:
-        return shape(self._logits)[-1:]
-
-    def _heat(self) -> Tensor:
-        return expand_dims(self._temperature, -1) if self._temperature.shape.ndims else self._temperature
-
-    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
-        sizes = concat([reshape(n, [1]), shape(self._logits)], 0)
-        tiny = float(np.finfo(self.dtype.as_numpy_dtype).tiny)  # of which the logarithm is finite
-        drawn = random_uniform(sizes, tiny, 1.0, self.dtype, seed)
-        return softmax((self._logits - log(-log(drawn))) / self._heat())
-
-    def _log_prob(self, x: Any) -> Tensor:
-        classes = cast(shape(self._logits)[-1], self.dtype)
-        norm = lgamma(classes) + (classes - 1.0) * log(self._temperature)
-        each = log_softmax(self._logits - log(x) * self._heat())
-        return reduce_sum(each, -1) + norm - reduce_sum(log(x), -1)

@@ -1,20 +1,27 @@
 """Distributions of integers and classes: `Bernoulli`, `Categorical`, `OneHotCategorical`, `Multinomial`,
-`DirichletMultinomial`, `Poisson`, `Geometric`, `Deterministic`.
+`DirichletMultinomial`, `Deterministic`.
 
 Those of classes are given by ``logits`` or by ``probs`` ``[..., classes]``: exactly one of the two.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-from flowrt.distributions.distribution import NOT_REPARAMETERIZED, Distribution, checked, floats
+from flowrt.distributions.distribution import (
+    NOT_REPARAMETERIZED,
+    Distribution,
+    checked,
+    counts_assertions,
+    floats,
+)
 from flowrt.distributions.kullback_leibler import RegisterKL
 from flowrt.distributions.positive import Dirichlet
 from flowrt.distributions.special import lbeta
 from flowrt.dtypes import float32, int32
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.array.ranges import one_hot, sequence_mask
@@ -25,21 +32,41 @@ from flowrt.graph.ops.base.filling import broadcast_dynamic_shape, broadcast_to,
 from flowrt.graph.ops.base.identities import cast, stop_gradient
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.elementwise.comparison import equal, greater, less, where_v2
-from flowrt.graph.ops.elementwise.incomplete import igammac
-from flowrt.graph.ops.elementwise.math import exp, expm1, floor, log, log1p, sigmoid
+from flowrt.graph.ops.elementwise.math import log, log1p, sigmoid
 from flowrt.graph.ops.elementwise.special import lgamma
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.graph.ops.random.random_ops import random_uniform
-from flowrt.graph.ops.random.sampling import multinomial, random_poisson
-from flowrt.graph.ops.text.assertions import assert_non_negative, assert_positive
+from flowrt.graph.ops.random.sampling import multinomial
+from flowrt.graph.ops.text.assertions import assert_equal, assert_less_equal, assert_near, assert_non_negative
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 
 
-def _one_of(kind: Distribution, **given: Any) -> tuple[bool, Tensor]:
+def chances(kind: Distribution, logits: Any, probs: Any, validate: bool) -> tuple[Tensor, Tensor]:
+    """The logits and the probabilities of an event, one of which is given."""
+    is_logits, given = one_of(kind, logits=logits, probs=probs)
+    if is_logits:
+        return given, sigmoid(given)
+    at_most_1 = functools.partial(assert_less_equal, y=1.0, message="probs has components greater than 1.")
+    known = checked(given, validate, assert_non_negative, at_most_1)
+    return log(known) - log1p(-known), known
+
+
+def class_chances(kind: Distribution, logits: Any, probs: Any, validate: bool) -> tuple[Tensor, Tensor]:
+    """The logits and the probabilities of classes, ``[..., classes]``, one of which is given."""
+    is_logits, given = one_of(kind, logits=logits, probs=probs)
+    if is_logits:
+        return given, softmax(given)
+    known = checked(given, validate, assert_non_negative, lambda p: assert_near(
+        reduce_sum(p, -1), 1.0, message="probs does not sum to 1."
+    ))  # fmt: skip
+    return log(known), known
+
+
+def one_of(kind: Distribution, **given: Any) -> tuple[bool, Tensor]:
     """A pair: whether the first of two arguments is given, and the one that is.
 
     Raises `InvalidArgumentError` unless it is exactly one.
@@ -62,18 +89,14 @@ class Bernoulli(Distribution):
         allow_nan_stats: bool = True,
         name: str = "Bernoulli",
     ) -> None:
-        is_logits, given = _one_of(self, logits=logits, probs=probs)
-        if not is_logits:
-            given = checked(given, validate_args, assert_non_negative)
-        self._logits = given if is_logits else log(given) - log1p(-given)
-        self._probs = sigmoid(given) if is_logits else given
+        self._logits, self._probs = chances(self, logits, probs, validate_args)
         super().__init__(
             dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
             {
                 "logits": logits, "probs": probs, "dtype": dtype, "validate_args": validate_args,
                 "allow_nan_stats": allow_nan_stats,
             },
-            [given], name,
+            [self._logits], name,
         )  # fmt: skip
 
     @property
@@ -105,6 +128,9 @@ class Bernoulli(Distribution):
     def _mode(self) -> Tensor:
         return cast(greater(self._probs, 0.5), self.dtype)
 
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return [assert_non_negative(value), assert_less_equal(value, 1)]
+
 
 @RegisterKL(Bernoulli, Bernoulli)
 def _kl_bernoulli(a: Bernoulli, b: Bernoulli, name: str | None = None) -> Tensor:
@@ -126,18 +152,14 @@ class _Classes(Distribution):
         name: str,
         **more: Any,
     ) -> None:
-        is_logits, given = _one_of(self, logits=logits, probs=probs)
-        if not is_logits:
-            given = checked(given, validate_args, assert_non_negative)
-        self._logits = given if is_logits else log(given)
-        self._probs = softmax(given) if is_logits else given
+        self._logits, self._probs = class_chances(self, logits, probs, validate_args)
         super().__init__(
             dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
             {
                 "logits": logits, "probs": probs, "dtype": dtype, "validate_args": validate_args,
                 "allow_nan_stats": allow_nan_stats, **more,
             },
-            [given], name,
+            [self._logits], name,
         )  # fmt: skip
 
     @property
@@ -243,6 +265,9 @@ class OneHotCategorical(_Classes):
         chosen = stop_gradient(cast(x, self._logits.dtype))  # as in TensorFlow, classes have no gradient
         return reduce_sum(where_v2(equal(chosen, 0), 0 * chosen, chosen * log_softmax(self._logits)), -1)
 
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return [assert_non_negative(value), assert_equal(reduce_sum(value, -1), 1)]
+
     def _mean(self) -> Tensor:
         return self._probs + 0
 
@@ -264,6 +289,12 @@ def _kl_classes(a: _Classes, b: _Classes, name: str | None = None) -> Tensor:
 
 RegisterKL(Categorical, Categorical)(_kl_classes)
 RegisterKL(OneHotCategorical, OneHotCategorical)(_kl_classes)
+
+
+def _total_assertions(value: Tensor, total: Tensor) -> list[Operation]:
+    """Assertions that values are counts of classes, ``total`` together."""
+    message = "counts must sum to `self.total_count`"
+    return [*counts_assertions(value), assert_equal(reduce_sum(value, -1), total, message=message)]
 
 
 class Multinomial(_Classes):
@@ -306,6 +337,9 @@ class Multinomial(_Classes):
         weights = reduce_sum(counts * log_softmax(self._logits), -1)
         ways = lgamma(self._total + 1.0) - reduce_sum(lgamma(counts + 1.0), -1)
         return weights + ways
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return _total_assertions(value, self._total)
 
     def _mean(self) -> Tensor:
         return self._probs * expand_dims(self._total, -1)
@@ -375,6 +409,9 @@ class DirichletMultinomial(Distribution):
         ways = lgamma(self._total + 1.0) - reduce_sum(lgamma(counts + 1.0), -1)
         return ways + lbeta(self.concentration + counts) - lbeta(self.concentration)
 
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return _total_assertions(value, self._total)
+
     def _mean(self) -> Tensor:
         return self._shares.mean() * expand_dims(self._total, -1)
 
@@ -389,123 +426,6 @@ class DirichletMultinomial(Distribution):
     def _covariance(self) -> Tensor:
         scale = expand_dims(expand_dims(self._total * self._spread(), -1), -1)
         return _covariance_of_shares(self._shares.mean()) * scale
-
-
-class Poisson(Distribution):
-    """Counts of mean ``rate``, or ``exp(log_rate)``, as floats."""
-
-    def __init__(
-        self,
-        rate: Any = None,
-        log_rate: Any = None,
-        interpolate_nondiscrete: bool = True,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Poisson",
-    ) -> None:
-        is_rate, given = _one_of(self, rate=rate, log_rate=log_rate)
-        if is_rate:
-            given = checked(given, validate_args, assert_positive)
-        self._rate = given if is_rate else exp(given)
-        self._log_rate = log(given) if is_rate else given
-        self._interpolates = interpolate_nondiscrete
-        super().__init__(
-            given.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
-            {
-                "rate": rate, "log_rate": log_rate, "interpolate_nondiscrete": interpolate_nondiscrete,
-                "validate_args": validate_args, "allow_nan_stats": allow_nan_stats,
-            },
-            [given], name,
-        )  # fmt: skip
-
-    @property
-    def rate(self) -> Tensor:
-        return self._rate
-
-    @property
-    def log_rate(self) -> Tensor:
-        return self._log_rate
-
-    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
-        return random_poisson(self._rate, reshape(n, [1]), self.dtype, seed)
-
-    def _log_prob(self, x: Any) -> Tensor:
-        found = x * self._log_rate - lgamma(1.0 + x) - self._rate
-        if self._interpolates:
-            return found
-        return where_v2(equal(x, floor(x)), found, -float("inf"))
-
-    def _cdf(self, x: Any) -> Tensor:
-        return igammac(1.0 + (x if self._interpolates else floor(x)), self._rate)
-
-    def _mean(self) -> Tensor:
-        return self._rate + 0
-
-    _variance = _mean
-
-    def _mode(self) -> Tensor:
-        return floor(self._rate)
-
-
-class Geometric(Distribution):
-    """The number of failures before the first success of probability ``probs``, as a float."""
-
-    def __init__(
-        self,
-        logits: Any = None,
-        probs: Any = None,
-        validate_args: bool = False,
-        allow_nan_stats: bool = True,
-        name: str = "Geometric",
-    ) -> None:
-        is_logits, given = _one_of(self, logits=logits, probs=probs)
-        self._probs = sigmoid(given) if is_logits else checked(given, validate_args, assert_positive)
-        self._logits = given if is_logits else log(given) - log1p(-given)
-        super().__init__(
-            given.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
-            {
-                "logits": logits, "probs": probs, "validate_args": validate_args,
-                "allow_nan_stats": allow_nan_stats,
-            },
-            [given], name,
-        )  # fmt: skip
-
-    @property
-    def logits(self) -> Tensor:
-        return self._logits
-
-    @property
-    def probs(self) -> Tensor:
-        return self._probs
-
-    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
-        tiny = float(self.dtype.np.type(1e-37))  # of which the logarithm is finite
-        drawn = random_uniform(self._rows(n), tiny, 1.0, self.dtype, seed)
-        return floor(log(drawn) / log1p(-self._probs))
-
-    def _log_prob(self, counts: Any) -> Tensor:
-        """The logarithm at the whole number that is next below ``counts``."""
-        whole = floor(counts)
-        chances = where_v2(equal(whole, 0), zeros_like(self._probs), self._probs)  # never 0 * log(0)
-        return whole * log1p(-chances) + log(self._probs)
-
-    def _cdf(self, counts: Any) -> Tensor:
-        """The probability of the whole numbers up to ``counts``."""
-        whole = where_v2(less(counts, 0), zeros_like(counts), floor(counts))
-        share = -expm1((1.0 + whole) * log1p(-self._probs))
-        return where_v2(less(counts, 0), zeros_like(share), share)
-
-    def _entropy(self) -> Tensor:
-        return (softplus(self._logits) - self._logits * self._probs) / self._probs
-
-    def _mean(self) -> Tensor:
-        return exp(-self._logits)
-
-    def _variance(self) -> Tensor:
-        return self._mean() / self._probs
-
-    def _mode(self) -> Tensor:
-        return zeros_like(self._probs)
 
 
 class Deterministic(Distribution):

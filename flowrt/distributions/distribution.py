@@ -16,12 +16,14 @@ from flowrt.dtypes import as_dtype, int32
 from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.constant import constant
-from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.array.reductions import reduce_prod
 from flowrt.graph.ops.base.filling import broadcast_dynamic_shape, broadcast_static_shape
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
-from flowrt.graph.ops.elementwise.math import exp, log, log1p, sqrt, square
+from flowrt.graph.ops.elementwise.comparison import where_v2
+from flowrt.graph.ops.elementwise.math import exp, floor, log, log1p, sqrt, square
+from flowrt.graph.ops.text.assertions import assert_equal, assert_non_negative
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 from flowrt.variables.graph_scopes import control_dependencies
@@ -236,6 +238,8 @@ class Distribution:
         """``method`` of ``value``, or ``convert`` of the method ``other`` of it."""
         with self._scope(name):
             given = convert_to_tensor(value, preferred_dtype=self.dtype)
+            if self.validate_args and name != "quantile" and (conditions := self._conditions(given)):
+                given = after(conditions, given)
             if hasattr(self, method) or not hasattr(self, other):
                 return self._method(name, method)(given)
             return convert(self._method(name, other)(given))
@@ -245,6 +249,16 @@ class Distribution:
         if found is None:
             raise misuse(f"{type(self).__name__}: {name} is not implemented", UnimplementedError)
         return found
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        """Assertions of what a value is, made where ``validate_args`` is set."""
+        return []
+
+    def _defined(self, found: Tensor, condition: Tensor, message: str) -> Tensor:
+        """``found`` where ``condition`` holds. Elsewhere NaN, or an error unless ``allow_nan_stats``."""
+        if self.allow_nan_stats:
+            return where_v2(condition, found, float("nan"))
+        return after([assert_equal(condition, True, message=message)], found)
 
     def _sample_n(self, n: Tensor, seed: int | None) -> Tensor:
         raise misuse(f"{type(self).__name__}: sample is not implemented", UnimplementedError)
@@ -262,10 +276,19 @@ class Distribution:
 
 def checked(tensor: Any, validate: bool, *assertions: Callable[..., Any]) -> Any:
     """``tensor``, with ``assertions`` of it if ``validate``."""
-    if not validate:
-        return tensor
-    with control_dependencies([assertion(tensor) for assertion in assertions]):
+    return after([assertion(tensor) for assertion in assertions], tensor) if validate else tensor
+
+
+def after(assertions: Sequence[Operation], tensor: Tensor) -> Tensor:
+    """``tensor``, once ``assertions`` hold."""
+    with control_dependencies(assertions):
         return tensor + 0
+
+
+def counts_assertions(value: Tensor) -> list[Operation]:
+    """Assertions that values are whole numbers from 0 on."""
+    whole = assert_equal(value, floor(value), message="a value cannot contain fractional components.")
+    return [assert_non_negative(value, message="a value must be non-negative."), whole]
 
 
 def floats(**given: Any) -> list[Tensor]:

@@ -1,4 +1,5 @@
-"""Distributions of positive numbers and of shares: `Gamma`, `Exponential`, `Beta`, `Dirichlet`.
+"""Distributions of positive numbers and of shares: `Gamma`, `Exponential`, `Chi2`, `InverseGamma`, `Beta`,
+`Dirichlet`.
 
 Samples are differentiable by all parameters, those of `Gamma`, `Beta` and `Dirichlet` by the implicit
 gradients of `flowrt.random_gamma`.
@@ -10,26 +11,32 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.distributions.distribution import FULLY_REPARAMETERIZED, Distribution, checked, floats
+from flowrt.distributions.distribution import (
+    FULLY_REPARAMETERIZED,
+    NOT_REPARAMETERIZED,
+    Distribution,
+    checked,
+    floats,
+)
 from flowrt.distributions.kullback_leibler import RegisterKL
 from flowrt.distributions.special import lbeta
-from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.ops.array.reductions import reduce_all, reduce_sum
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape
-from flowrt.graph.ops.elementwise.comparison import greater, logical_and, where_v2
+from flowrt.graph.ops.elementwise.comparison import greater, logical_and
+from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.division import xlogy
-from flowrt.graph.ops.elementwise.incomplete import betainc, igamma
-from flowrt.graph.ops.elementwise.math import expm1, log, log1p, square
+from flowrt.graph.ops.elementwise.incomplete import betainc, igamma, igammac
+from flowrt.graph.ops.elementwise.math import expm1, floor, log, log1p, square
 from flowrt.graph.ops.elementwise.special import digamma, lgamma
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag
 from flowrt.graph.ops.nn.activations import softplus
 from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.ops.random.sampling import random_gamma
-from flowrt.graph.ops.text.assertions import assert_positive
+from flowrt.graph.ops.text.assertions import assert_less, assert_near, assert_positive
 from flowrt.graph.shapes import TensorShape
-
-_NAN = float("nan")
 
 
 class Gamma(Distribution):
@@ -82,7 +89,11 @@ class Gamma(Distribution):
 
     def _mode(self) -> Tensor:
         found = (self._concentration - 1.0) / self._rate
-        return where_v2(greater(self._concentration, 1.0), found, _NAN)
+        message = "mode not defined when any concentration <= 1"
+        return self._defined(found, greater(self._concentration, 1.0), message)
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return [assert_positive(value)]
 
 
 class GammaWithSoftplusConcentrationRate(Gamma):
@@ -150,6 +161,112 @@ class ExponentialWithSoftplusRate(Exponential):
     ) -> None:
         super().__init__(softplus(rate), validate_args, allow_nan_stats, name)
         self._parameters["rate"] = rate
+
+
+class Chi2(Gamma):
+    """The chi-squared distribution of ``df`` degrees of freedom: that of the sum of as many squared normal
+    numbers.
+    """
+
+    def __init__(
+        self, df: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Chi2"
+    ) -> None:
+        (self._df,) = floats(df=df)
+        half = convert_to_tensor(0.5, self._df.dtype)
+        super().__init__(0.5 * self._df, half, validate_args, allow_nan_stats, name)
+        self._parameters = {
+            "df": df, "validate_args": validate_args, "allow_nan_stats": allow_nan_stats
+        }  # fmt: skip
+
+    @property
+    def df(self) -> Tensor:
+        return self._df
+
+
+class Chi2WithAbsDf(Chi2):
+    """`Chi2` with ``floor(abs(df))`` degrees of freedom."""
+
+    def __init__(
+        self, df: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "Chi2WithAbsDf"
+    ) -> None:
+        super().__init__(floor(absolute(floats(df=df)[0])), validate_args, allow_nan_stats, name)
+        self._parameters["df"] = df
+
+
+class InverseGamma(Distribution):
+    """The distribution of 1 / x for x of a `Gamma`; density ``x ** -(concentration + 1) * exp(-rate / x)``
+    over its integral.
+    """
+
+    def __init__(
+        self,
+        concentration: Any,
+        rate: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "InverseGamma",
+    ) -> None:
+        given = {"concentration": concentration, "rate": rate, "validate_args": validate_args}
+        alpha, beta = floats(concentration=concentration, rate=rate)
+        self._concentration = checked(alpha, validate_args, assert_positive)
+        self._rate = checked(beta, validate_args, assert_positive)
+        super().__init__(
+            self._rate.dtype, NOT_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {**given, "allow_nan_stats": allow_nan_stats}, [self._concentration, self._rate], name,
+        )  # fmt: skip
+
+    @property
+    def concentration(self) -> Tensor:
+        return self._concentration
+
+    @property
+    def rate(self) -> Tensor:
+        return self._rate
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return 1.0 / random_gamma(reshape(n, [1]), self._concentration, self._rate, self.dtype, seed)
+
+    def _log_prob(self, x: Any) -> Tensor:
+        norm = lgamma(self._concentration) - self._concentration * log(self._rate)
+        return -(1.0 + self._concentration) * log(x) - self._rate / x - norm
+
+    def _cdf(self, x: Any) -> Tensor:
+        return igammac(self._concentration, self._rate / x)
+
+    def _entropy(self) -> Tensor:
+        alpha = self._concentration
+        return alpha + log(self._rate) + lgamma(alpha) - (1.0 + alpha) * digamma(alpha)
+
+    def _mean(self) -> Tensor:
+        found = self._rate / (self._concentration - 1.0)
+        message = "mean undefined when any concentration <= 1"
+        return self._defined(found, greater(self._concentration, 1.0), message)
+
+    def _variance(self) -> Tensor:
+        alpha = self._concentration
+        found = square(self._rate) / square(alpha - 1.0) / (alpha - 2.0)
+        return self._defined(found, greater(alpha, 2.0), "variance undefined when any concentration <= 2")
+
+    def _mode(self) -> Tensor:
+        return self._rate / (1.0 + self._concentration)
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        return [assert_positive(value)]
+
+
+class InverseGammaWithSoftplusConcentrationRate(InverseGamma):
+    """`InverseGamma` with the softplus of its arguments."""
+
+    def __init__(
+        self,
+        concentration: Any,
+        rate: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "InverseGammaWithSoftplusConcentrationRate",
+    ) -> None:
+        super().__init__(softplus(concentration), softplus(rate), validate_args, allow_nan_stats, name)
+        self._parameters |= {"concentration": concentration, "rate": rate}
 
 
 class Beta(Distribution):
@@ -222,7 +339,12 @@ class Beta(Distribution):
 
     def _mode(self) -> Tensor:
         found = (self._one - 1.0) / (self.total_concentration - 2.0)
-        return where_v2(logical_and(greater(self._one, 1.0), greater(self._zero, 1.0)), found, _NAN)
+        inside = logical_and(greater(self._one, 1.0), greater(self._zero, 1.0))
+        return self._defined(found, inside, "Mode undefined for concentration1 <= 1 or concentration0 <= 1.")
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        below = assert_less(value, 1.0, message="sample must be less than `1`.")
+        return [assert_positive(value, message="sample must be positive"), below]
 
 
 class BetaWithSoftplusConcentration(Beta):
@@ -324,7 +446,11 @@ class Dirichlet(Distribution):
         rest = self._concentration - 1.0
         found = rest / reduce_sum(rest, -1, keepdims=True)
         inside = reduce_all(greater(self._concentration, 1.0), -1, keepdims=True)
-        return where_v2(inside, found, _NAN)
+        return self._defined(found, inside, "Mode undefined for dirichlet concentration <= 1.")
+
+    def _conditions(self, value: Tensor) -> list[Operation]:
+        whole = assert_near(reduce_sum(value, -1), 1.0, message="sample last-dimension must sum to `1`")
+        return [assert_positive(value, message="samples must be positive"), whole]
 
 
 @RegisterKL(Dirichlet, Dirichlet)

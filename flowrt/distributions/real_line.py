@@ -1,4 +1,6 @@
-"""Distributions of real numbers: `Normal`, `Laplace`, `Cauchy`, `Logistic`, `StudentT`, `Uniform`."""
+"""Distributions of real numbers: `Normal`, `HalfNormal`, `Laplace`, `Cauchy`, `Logistic`, `StudentT`,
+`Uniform`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.base.filling import fill, ones_like, zeros_like
+from flowrt.graph.ops.elementwise.arithmetic import maximum
 from flowrt.graph.ops.elementwise.comparison import greater, greater_equal, less, logical_or, where_v2
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.incomplete import betainc
@@ -21,6 +24,7 @@ from flowrt.graph.ops.elementwise.math import (
     atan,
     exp,
     expm1,
+    floor,
     is_nan,
     log,
     log1p,
@@ -30,13 +34,12 @@ from flowrt.graph.ops.elementwise.math import (
     square,
     tan,
 )
-from flowrt.graph.ops.elementwise.special import digamma, lgamma
+from flowrt.graph.ops.elementwise.special import digamma, erf, erfinv, lgamma
 from flowrt.graph.ops.nn.activations import log_sigmoid, softplus
 from flowrt.graph.ops.random.random_ops import random_normal, random_uniform
 from flowrt.graph.ops.random.sampling import random_gamma
 from flowrt.graph.ops.text.assertions import assert_less, assert_positive
-
-_NAN = float("nan")
+from flowrt.graph.source import misuse
 
 
 class _LocationScale(Distribution):
@@ -128,6 +131,49 @@ class Normal(_LocationScale):
         return self._spread(1.0)
 
 
+class HalfNormal(Distribution):
+    """The distribution of ``abs(x)`` for x of a `Normal` of mean 0 and standard deviation ``scale``."""
+
+    def __init__(
+        self, scale: Any, validate_args: bool = False, allow_nan_stats: bool = True, name: str = "HalfNormal"
+    ) -> None:
+        self._scale = checked(floats(scale=scale)[0], validate_args, assert_positive)
+        super().__init__(
+            self._scale.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
+            {"scale": scale, "validate_args": validate_args, "allow_nan_stats": allow_nan_stats},
+            [self._scale], name,
+        )  # fmt: skip
+
+    @property
+    def scale(self) -> Tensor:
+        return self._scale
+
+    def _sample_n(self, n: Any, seed: int | None) -> Tensor:
+        return absolute(random_normal(self._rows(n), dtype=self.dtype, seed=seed) * self._scale)
+
+    def _prob(self, x: Any) -> Tensor:
+        density = math.sqrt(2 / math.pi) / self._scale * exp(-0.5 * square(x / self._scale))
+        return where_v2(less(x, 0.0), zeros_like(density), density)
+
+    def _cdf(self, x: Any) -> Tensor:
+        return erf(maximum(x, 0.0) / self._scale / math.sqrt(2))
+
+    def _quantile(self, p: Any) -> Tensor:
+        return math.sqrt(2) * self._scale * erfinv(p)
+
+    def _entropy(self) -> Tensor:
+        return 0.5 * log(math.pi * square(self._scale) / 2.0) + 0.5
+
+    def _mean(self) -> Tensor:
+        return self._scale * math.sqrt(2 / math.pi)
+
+    def _mode(self) -> Tensor:
+        return zeros_like(self._scale)
+
+    def _variance(self) -> Tensor:
+        return square(self._scale) * (1 - 2 / math.pi)
+
+
 class NormalWithSoftplusScale(Normal):
     """`Normal` with the softplus of ``scale`` as its standard deviation."""
 
@@ -213,7 +259,9 @@ class Cauchy(_LocationScale):
         return self._entropy_of(math.log(4 * math.pi))
 
     def _mean(self) -> Tensor:
-        return fill(self.batch_shape_tensor(), constant(_NAN, self.dtype))
+        if not self.allow_nan_stats:
+            raise misuse(f"{self.name}: the Cauchy distribution has no mean, variance or deviation")
+        return fill(self.batch_shape_tensor(), constant(float("nan"), self.dtype))
 
     _stddev = _mean
 
@@ -303,17 +351,35 @@ class StudentT(Distribution):
         return log(absolute(self._scale)) + 0.5 * log(df) + beta + half * (digamma(half) - digamma(0.5 * df))
 
     def _mean(self) -> Tensor:
-        return where_v2(greater(self._df * ones_like(self._mode()), 1.0), self._mode(), _NAN)
+        finite = greater(self._df * ones_like(self._mode()), 1.0)
+        return self._defined(self._mode(), finite, "mean not defined for components of df <= 1")
 
     def _variance(self) -> Tensor:
         df = self._df * ones_like(self._mode())
         finite = greater(df, 2.0)
         spread = square(self._scale) * df / (where_v2(finite, df, 3.0) - 2.0)
-        heavy = where_v2(greater(df, 1.0), math.inf * ones_like(df), _NAN)
-        return where_v2(finite, spread, heavy)
+        found = where_v2(finite, spread, math.inf * ones_like(df))
+        return self._defined(found, greater(df, 1.0), "variance not defined for components of df <= 1")
 
     def _mode(self) -> Tensor:
         return self._loc * ones_like(self._scale) * ones_like(self._df)
+
+
+class StudentTWithAbsDfSoftplusScale(StudentT):
+    """`StudentT` with ``floor(abs(df))`` degrees of freedom and the softplus of ``scale``."""
+
+    def __init__(
+        self,
+        df: Any,
+        loc: Any,
+        scale: Any,
+        validate_args: bool = False,
+        allow_nan_stats: bool = True,
+        name: str = "StudentTWithAbsDfSoftplusScale",
+    ) -> None:
+        whole = floor(absolute(floats(df=df)[0]))
+        super().__init__(whole, loc, softplus(scale), validate_args, allow_nan_stats, name)
+        self._parameters |= {"df": df, "scale": scale}
 
 
 class Uniform(Distribution):
@@ -329,7 +395,9 @@ class Uniform(Distribution):
     ) -> None:
         given = {"low": low, "high": high, "validate_args": validate_args}
         self._low, upper = floats(low=low, high=high)
-        self._high = checked(upper, validate_args, lambda end: assert_less(self._low, end))
+        self._high = checked(upper, validate_args, lambda end: assert_less(
+            self._low, end, message="uniform not defined when low >= high."
+        ))  # fmt: skip
         super().__init__(
             self._low.dtype, FULLY_REPARAMETERIZED, validate_args, allow_nan_stats,
             {**given, "allow_nan_stats": allow_nan_stats}, [self._low, self._high], name,

@@ -6,11 +6,11 @@ import math
 from typing import Any
 
 from flowrt.graph.construction.build import convert_to_tensor
-from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.elementwise.arithmetic import maximum, minimum
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2
-from flowrt.graph.ops.elementwise.math import log, square
+from flowrt.graph.ops.elementwise.math import expm1, log, square
 from flowrt.graph.ops.elementwise.special import erfc, erfinv, lgamma
 
 
@@ -39,6 +39,13 @@ def log_ndtr(x: Any) -> Tensor:
         -ndtr(-given),
         where_v2(greater(given, lower), log(ndtr(maximum(given, lower))), tail),
     )
+
+
+def softplus_inverse(x: Any, name: str | None = None) -> Tensor:
+    """The y whose softplus is ``x``: exact near 0 and for large x."""
+    with get_default_graph().name_scope(name or "softplus_inverse"):
+        given = convert_to_tensor(x)
+        return given + log(-expm1(-given))
 
 
 def lbeta(x: Any) -> Tensor:

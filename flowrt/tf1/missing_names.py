@@ -195,7 +195,7 @@ PUBLIC_NAMESPACES = [
     "contrib.learn.io", "contrib.learn.datasets", "contrib.estimator", "estimator.experimental", "signal",
     "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
     "contrib.slim.learning", "contrib.slim.evaluation", "contrib.slim.queues", "contrib.slim.summaries",
-    "contrib.factorization", "ragged", "sets",
+    "contrib.factorization", "ragged", "sets", "contrib.distributions.bijectors",
 ]  # fmt: skip
 """The modules that a hint may name, most likely first, after the top level."""
 
