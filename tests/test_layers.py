@@ -434,7 +434,10 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
         "strategies.layouts",
     ),
-    "keras": ("state", "", "preprocessing", "saving", "engine", "layers", "models", "backend"),
+    "keras": (
+        "state", "", "preprocessing", "saving", "engine", "model_graph", "layers", "applications", "models",
+        "backend",
+    ),
     "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),
     "viz": (

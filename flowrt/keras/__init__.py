@@ -13,15 +13,20 @@ activations, constraints, initializers, regularizers, losses, metrics, optimizer
 progress_bar            a line that shows how far an epoch is
 labels, sequences       ``utils``: one-hot labels; data with numbered batches
 preprocessing           texts, images and sequences of several lengths as arrays
+model_graph             ``utils``: models as pictures
+local_files             what Keras would download
 local_datasets          ``datasets``: those in ``~/.keras/datasets``
+applications            networks for images
 saving                  models and weights as files
 engine                  `Layer`, `Model`, `Sequential`
 layers                  the layers
 models                  models from their data; copies
 backend                 flowrt's operations under Keras's names
+network_functions       its convolutions, pooling, losses
 """
 
 from flowrt.keras import activations as activations
+from flowrt.keras import applications as applications
 from flowrt.keras import backend as backend
 from flowrt.keras import callbacks as callbacks
 from flowrt.keras import constraints as constraints
@@ -30,9 +35,12 @@ from flowrt.keras import initializers as initializers
 from flowrt.keras import labels as labels
 from flowrt.keras import layers as layers
 from flowrt.keras import local_datasets as local_datasets
+from flowrt.keras import local_files as local_files
 from flowrt.keras import losses as losses
 from flowrt.keras import metrics as metrics
+from flowrt.keras import model_graph as model_graph
 from flowrt.keras import models as models
+from flowrt.keras import network_functions as network_functions
 from flowrt.keras import optimizers as optimizers
 from flowrt.keras import preprocessing as preprocessing
 from flowrt.keras import progress_bar as progress_bar
@@ -48,12 +56,15 @@ __version__ = "2.2.4-tf"
 
 _PATHS = """
 : utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
-utils: data_utils generic_utils np_utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
-datasets: boston_housing fashion_mnist mnist -> keras.local_datasets
+    keras.local_files keras.model_graph
+utils: data_utils generic_utils layer_utils np_utils vis_utils -> keras.labels keras.sequences
+    keras.identifiers keras.progress_bar keras.local_files keras.model_graph
+datasets: boston_housing cifar10 cifar100 fashion_mnist imdb mnist reuters -> keras.local_datasets
 engine: base_layer topology training -> keras keras.layers
 """
 _RENAMED = {
-    f"datasets.{name}": {"load_data": f"load_{name}"} for name in ("boston_housing", "fashion_mnist", "mnist")
+    f"datasets.{name}": {"load_data": f"load_{name}", "get_word_index": f"load_{name}_words"}
+    for name in ("boston_housing", "cifar10", "cifar100", "fashion_mnist", "imdb", "mnist", "reuters")
 }
 
 make_paths("keras", read_paths(_PATHS), _RENAMED)

@@ -40,7 +40,28 @@ from flowrt.keras.engine.nodes import history_of
 from flowrt.keras.layers.convolutional import repeat_elements
 from flowrt.keras.layers.products import batch_dot, batch_flatten, dot
 from flowrt.keras.layers.recurrence import rnn
+from flowrt.keras.network_functions import (
+    batch_normalization,
+    bias_add,
+    binary_crossentropy,
+    categorical_crossentropy,
+    conv1d,
+    conv2d,
+    conv2d_transpose,
+    conv3d,
+    ctc_batch_cost,
+    ctc_decode,
+    ctc_label_dense_to_sparse,
+    dropout,
+    in_top_k,
+    pool2d,
+    pool3d,
+    separable_conv2d,
+    sparse_categorical_crossentropy,
+    to_dense,
+)
 from flowrt.keras.state.graph_state import get_uid, reset_uids, tracked
+from flowrt.keras.state.seeds import op_seed
 from flowrt.keras.state.sessions import (
     batch_get_value,
     batch_set_value,
@@ -202,24 +223,26 @@ def random_normal_variable(
 def random_uniform(
     shape: Any, minval: float = 0.0, maxval: float = 1.0, dtype: Any = None, seed: Any = None
 ) -> Tensor:
-    return random_ops.random_uniform(shape, minval, maxval, dtypes.as_dtype(dtype or floatx()), seed)
+    return random_ops.random_uniform(shape, minval, maxval, dtypes.as_dtype(dtype or floatx()), op_seed(seed))
 
 
 def random_normal(
     shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
 ) -> Tensor:
-    return random_ops.random_normal(shape, mean, stddev, dtypes.as_dtype(dtype or floatx()), seed)
+    return random_ops.random_normal(shape, mean, stddev, dtypes.as_dtype(dtype or floatx()), op_seed(seed))
 
 
 def truncated_normal(
     shape: Any, mean: float = 0.0, stddev: float = 1.0, dtype: Any = None, seed: Any = None
 ) -> Tensor:
-    return random_ops.truncated_normal(shape, mean, stddev, dtypes.as_dtype(dtype or floatx()), seed)
+    return random_ops.truncated_normal(shape, mean, stddev, dtypes.as_dtype(dtype or floatx()), op_seed(seed))
 
 
 def random_binomial(shape: Any, p: float = 0.0, dtype: Any = None, seed: Any = None) -> Tensor:
     """Ones with the probability ``p``, else zeros."""
-    return cast(comparison.less_equal(random_ops.random_uniform(shape, seed=seed), p), dtype or floatx())
+    return cast(
+        comparison.less_equal(random_ops.random_uniform(shape, seed=op_seed(seed)), p), dtype or floatx()
+    )
 
 
 # --- updates
@@ -310,6 +333,14 @@ def temporal_padding(x: Any, padding: tuple[int, int] = (1, 1)) -> Tensor:
 def spatial_2d_padding(x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None) -> Tensor:
     first = (data_format or image_data_format()) == "channels_first"
     return pad_with(x, [(0, 0), (0, 0), *padding] if first else [(0, 0), *padding, (0, 0)])
+
+
+def spatial_3d_padding(
+    x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
+) -> Tensor:
+    first = (data_format or image_data_format()) == "channels_first"
+    none = ((0, 0),)
+    return pad_with(x, (*none * 2, *padding) if first else (*none, *padding, *none))
 
 
 def pad_with(x: Any, amounts: Sequence[tuple[int, int]]) -> Tensor:
@@ -516,73 +547,6 @@ def in_train_phase(x: Any, alt: Any, training: Any = None) -> Any:
 
 def in_test_phase(x: Any, alt: Any, training: Any = None) -> Any:
     return in_train_phase(alt, x, training)
-
-
-# --- networks
-
-
-def dropout(x: Any, level: float, noise_shape: Any = None, seed: Any = None) -> Tensor:
-    return nn_dropout(x, noise_shape=noise_shape, seed=seed, rate=level)
-
-
-def bias_add(x: Any, bias: Any, data_format: str | None = None) -> Tensor:
-    first = (data_format or image_data_format()) == "channels_first"
-    return nn_bias_add(x, bias, "NCHW" if first else "NHWC")
-
-
-def batch_normalization(
-    x: Any,
-    mean: Any,
-    var: Any,
-    beta: Any,
-    gamma: Any,
-    axis: int = -1,
-    epsilon: float = 1e-3,  # noqa: F811
-) -> Tensor:
-    return statistics_of.batch_normalization(x, mean, var, beta, gamma, epsilon)
-
-
-def categorical_crossentropy(target: Any, output: Any, from_logits: bool = False, axis: int = -1) -> Tensor:
-    return losses.categorical_crossentropy(target, output, from_logits, axis=axis)
-
-
-def sparse_categorical_crossentropy(
-    target: Any, output: Any, from_logits: bool = False, axis: int = -1
-) -> Tensor:
-    return losses.sparse_categorical_crossentropy(target, output, from_logits, axis)
-
-
-def binary_crossentropy(target: Any, output: Any, from_logits: bool = False) -> Tensor:
-    """The cross entropy of each element."""
-    output = convert_to_tensor(output)
-    return losses.elementwise_crossentropy(cast(target, output.dtype), output, from_logits)
-
-
-def in_top_k(predictions: Any, targets: Any, k: int) -> Tensor:
-    return nn.in_top_k(predictions, targets, k)
-
-
-_MODES: dict[str, PaddingName] = {"valid": "VALID", "same": "SAME"}
-
-
-def conv2d(
-    x: Any, kernel: Any, strides: Any = (1, 1), padding: str = "valid", data_format: str | None = None,
-    dilation_rate: Any = (1, 1),
-) -> Tensor:  # fmt: skip
-    first = (data_format or image_data_format()) == "channels_first"
-    layout: DataFormat = "NCHW" if first else "NHWC"
-    return conv_functions.conv2d(
-        x, kernel, list(strides), _MODES[padding], data_format=layout, dilations=list(dilation_rate)
-    )
-
-
-def pool2d(
-    x: Any, pool_size: Any, strides: Any = (1, 1), padding: str = "valid", data_format: str | None = None,
-    pool_mode: str = "max",
-) -> Tensor:  # fmt: skip
-    first = (data_format or image_data_format()) == "channels_first"
-    pool = {"max": pooling.max_pool, "avg": pooling.avg_pool}[pool_mode]
-    return pool(x, list(pool_size), list(strides), _MODES[padding], data_format="NCHW" if first else "NHWC")
 
 
 def get_graph() -> Any:

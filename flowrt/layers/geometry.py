@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import numpy as np
+
 from flowrt.graph.source import misuse
 
 _LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
@@ -30,9 +32,9 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
     `InvalidArgumentError`.
     """
     given = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
-    if len(given) != rank or not all(isinstance(v, int) and v > 0 for v in given):
+    if len(given) != rank or not all(isinstance(v, (int, np.integer)) and v > 0 for v in given):
         raise misuse(f"{name}: expected a positive number or {rank} of them; got {value!r}")
-    return given
+    return tuple(map(int, given))
 
 
 def count(value: Any, name: str, least: int = 0) -> int:

@@ -18,18 +18,10 @@ from typing import Any, NoReturn
 from flowrt.errors import UnimplementedError
 
 _MISSING = """\
-there are no pretrained models. Instead: keras.layers, and load_weights
-    keras.applications
 this part of Keras is not supported. Instead: keras.Model, estimator.Estimator with a model_fn
     keras.estimator keras.wrappers keras.experimental keras.mixed_precision
     keras.layers.CuDNNLSTM keras.layers.CuDNNGRU keras.layers.LocallyConnected1D
-    keras.layers.LocallyConnected2D keras.utils.multi_gpu_model keras.backend.ctc_batch_cost
-    keras.backend.ctc_decode keras.backend.ctc_label_dense_to_sparse
-models are not drawn. Instead: Model.summary, or flowrt export
-    keras.utils.plot_model
-nothing is downloaded. Instead: a file of the program's own
-    keras.utils.get_file keras.datasets.cifar10 keras.datasets.cifar100 keras.datasets.imdb
-    keras.datasets.reuters
+    keras.layers.LocallyConnected2D keras.utils.multi_gpu_model
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor estimator.BoostedTreesEstimator
     estimator.MultiLabelHead estimator.MultiHead estimator.LogisticRegressionHead

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -303,3 +304,58 @@ def test_a_convolutional_lstm_with_dropout_trains() -> None:
     assert model.evaluate(x, np.ones((8, 1)), verbose=0) < before
     with pytest.raises(UnimplementedError, match="stateful=True is not supported"):
         layers.ConvLSTM2D(3, 2, stateful=True, batch_input_shape=(8, 3, 5, 4, 2))(tf.constant(x))
+
+
+def test_functions_of_the_backend() -> None:
+    """Values by hand: 3 of 9 paths give one label in two steps; a causal window sees no later step."""
+    third = np.full([1, 2, 3], 1 / 3)
+    one = K.constant([[1]], dtype="int32")
+    steps = K.constant([[[1.0], [2.0], [3.0]]])
+    dense, score = K.ctc_decode(K.constant([[[0.1, 0.7, 0.2], [0.1, 0.2, 0.7]]]), K.constant([2]))
+    fetched = {
+        "ctc": K.ctc_batch_cost(one, K.constant(third), 2 * one, one),
+        "decoded": dense[0],
+        "score": score,
+        "causal": K.conv1d(steps, np.ones([2, 1, 1], "float32"), padding="causal", dilation_rate=2),
+        "volume": K.pool3d(K.ones([1, 2, 2, 2, 1]), (2, 2, 2), pool_mode="avg"),
+        "padded": K.shape(K.spatial_3d_padding(K.zeros([1, 2, 2, 2, 1]), ((1, 0), (0, 2), (3, 0)))),
+        "grown": K.shape(K.conv2d_transpose(K.ones([1, 3, 3, 1]), K.ones([2, 2, 5, 1]), (None, 4, 4, 5))),
+    }
+    found = K.get_session().run(fetched)
+    np.testing.assert_allclose(found["ctc"], [[np.log(3)]], rtol=1e-5)
+    np.testing.assert_array_equal(found["decoded"], [[1]])
+    np.testing.assert_allclose(found["score"], [[-2 * np.log(0.7)]], rtol=1e-5)
+    np.testing.assert_array_equal(found["causal"][0, :, 0], [1, 2, 4])
+    np.testing.assert_array_equal(found["volume"].ravel(), [1])
+    np.testing.assert_array_equal(found["padded"], [1, 3, 4, 5, 1])
+    np.testing.assert_array_equal(found["grown"], [1, 4, 4, 5])
+
+
+def test_random_layers_draw_their_seeds_from_numpy() -> None:
+    """The order of batches, which NumPy draws too, depends on it, as in TensorFlow."""
+    np.random.seed(7)
+    keras.Sequential([layers.LSTM(2, dropout=0.1, recurrent_dropout=0.1, input_shape=(3, 2))])
+    after = np.random.rand()
+    expected = np.random.RandomState(7)
+    expected.randint(10_000_000, size=8)  # two masks for each of four gates
+    assert after == expected.rand()
+
+
+def test_the_order_of_a_sequence_is_that_of_a_seed() -> None:
+    class Numbers(keras.utils.Sequence):
+        seen: list[int] = []  # noqa: RUF012
+
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> Any:
+            self.seen.append(index)
+            return np.ones([1, 1]), np.ones([1, 1])
+
+    model = keras.Sequential([layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+    random.seed(3)
+    model.fit_generator(Numbers(), verbose=0)
+    expected = list(range(6))
+    random.Random(3).shuffle(expected)
+    assert Numbers.seen == expected

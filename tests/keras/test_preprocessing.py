@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import struct
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt import keras
-from flowrt.errors import InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, UnimplementedError
 from flowrt.keras.preprocessing import image, sequence, text
 
 
@@ -152,3 +155,64 @@ def test_a_generator_says_what_it_does_not_take(options: Any) -> None:
     (name,) = options
     with pytest.raises(InvalidArgumentError, match=f"ImageDataGenerator: expected.*{name}"):
         image.ImageDataGenerator(**options)
+
+
+def test_pickled_data_sets_are_read_without_running_their_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    folder = tmp_path / "datasets/cifar-100-python"
+    folder.mkdir(parents=True)
+    pixels = np.arange(2 * 3072).reshape(2, 3072).astype(np.uint8)
+    for name in ("train", "test"):
+        data = {b"data": pixels, b"fine_labels": [7, 9], b"coarse_labels": [1, 0]}
+        (folder / name).write_bytes(pickle.dumps(data, protocol=2))
+    (images, labels), _ = keras.datasets.cifar100.load_data("coarse")
+    np.testing.assert_array_equal(images[1, 0, :2], pixels[1].reshape(3, 1024)[:, :2].T)
+    np.testing.assert_array_equal(labels, [[1], [0]])
+    (folder / "test").write_bytes(b"cposix\nsystem\n(S'true'\ntR.")
+    with pytest.raises(pickle.UnpicklingError, match=r"expected arrays; got posix\.system"):
+        keras.datasets.cifar100.load_data()
+
+
+def test_texts_are_cut_to_the_usual_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "datasets").mkdir()
+    x = np.empty(4, object)
+    x[:] = [[1, 9], [2], [3, 3, 3], [9]]
+    np.savez(tmp_path / "datasets/reuters.npz", x=x, y=np.arange(4))
+    order = np.arange(4)
+    np.random.RandomState(113).shuffle(order)
+    marked = [[1, 4, 2], [1, 5], [1, 6, 6, 6], [1, 2]]  # 1 begins, 2 is an unusual word, others begin at 4
+    (train, labels), (test, _) = keras.datasets.reuters.load_data(num_words=10, test_split=0.25)
+    assert [*train, *test] == [marked[i] for i in order]
+    assert list(labels) == list(order[:3])
+    (short, _), (rest, _) = keras.datasets.reuters.load_data(num_words=10, maxlen=3, oov_char=None)
+    assert sorted([*short, *rest]) == [[1], [1, 5]]
+
+
+def test_files_are_expected_where_keras_puts_them(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"none is downloaded\. Put where/a\.txt there"):
+        keras.utils.get_file("a.txt", "where/a.txt", cache_dir=str(tmp_path))
+    (tmp_path / "datasets").mkdir()
+    (tmp_path / "datasets/a.txt").write_text("a")
+    options = {"cache_dir": str(tmp_path), "md5_hash": "0cc175b9c0f1b6a831c399e269772661"}
+    assert keras.utils.get_file("a.txt", "where", **options) == str(tmp_path / "datasets/a.txt")
+    with pytest.raises(DataLossError, match="expected the hash 0;"):
+        keras.utils.get_file("a.txt", "where", cache_dir=str(tmp_path), file_hash="0")
+    with tarfile.open(tmp_path / "datasets/texts.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "datasets/a.txt", "texts/a.txt")
+    found = keras.utils.get_file("texts", "where", untar=True, cache_dir=str(tmp_path))
+    assert Path(found, "a.txt").read_text() == "a"
+
+
+def test_models_are_drawn(tmp_path: Path) -> None:
+    with tf.Graph().as_default():
+        inner = keras.Sequential([keras.layers.Dense(2, input_shape=(3,), name="small")], "inner")
+        model = keras.Sequential([keras.layers.Dense(3, input_shape=(4,), name="large"), inner])
+        text = keras.utils.model_to_dot(model, show_shapes=True, expand_nested=True).to_string()
+        keras.utils.plot_model(model, str(tmp_path / "model.dot"), rankdir="LR")
+    assert '"large: Dense|{input:|output:}|{{(None, 4)}|{(None, 3)}}"' in text
+    assert "subgraph" in text
+    assert "small: Dense" in text
+    assert (tmp_path / "model.dot").read_text().startswith("digraph { rankdir=LR")

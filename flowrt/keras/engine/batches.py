@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import random
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -260,11 +261,11 @@ class SequenceBatches(Batches):
         self.steps = min(steps or len(sequence), len(sequence))
 
     def epoch(self) -> Iterator[Batch]:
-        order = np.arange(len(self._sequence))
+        order = list(range(len(self._sequence)))
         if self._shuffle:
-            np.random.shuffle(order)
+            random.shuffle(order)  # TensorFlow's order for a seed: that of arrays is NumPy's
         for index in order[: self.steps]:
-            yield self._items.batch(self._sequence[int(index)])
+            yield self._items.batch(self._sequence[index])
         self._sequence.on_epoch_end()
 
 

@@ -57,6 +57,14 @@ def tensors_in(structure: Any) -> list[Tensor]:
     return [each for each in flatten(structure) if isinstance(each, Tensor)]
 
 
+def source_inputs(tensor: Tensor) -> list[Tensor]:
+    """The inputs from which layers computed ``tensor``: those that no layer made, or `keras.Input` did."""
+    made = history_of(tensor)
+    read = made.node.tensors() if made is not None else []
+    found = [source for each in read for source in source_inputs(each)] if read else [tensor]
+    return list({each.ref: each for each in found}.values())
+
+
 def map_tensors(function: Callable[[Tensor], Any], structure: Any) -> Any:
     """``structure`` with ``function`` of its tensors in their places."""
     flat = [function(each) if isinstance(each, Tensor) else each for each in flatten(structure)]

@@ -22,6 +22,7 @@ from flowrt.graph.shapes import TensorShape
 from flowrt.keras import activations, constraints, initializers, regularizers
 from flowrt.keras.engine.layer import Layer
 from flowrt.keras.layers.core import as_training
+from flowrt.keras.state.seeds import op_seed
 from flowrt.layers.core import is_symbolic, product
 from flowrt.nest import flatten
 
@@ -130,7 +131,7 @@ def drawn_masks(sample: Tensor, rate: float, count: int, training: Any) -> list[
     training = as_training(training)
     if not is_symbolic(training) and not training:
         return [sample] * count
-    found = [nn_dropout(sample, rate=rate) for _ in range(count)]
+    found = [nn_dropout(sample, rate=rate, seed=op_seed(None)) for _ in range(count)]
     return [where(training, each, sample) for each in found] if is_symbolic(training) else found
 
 

@@ -12,6 +12,7 @@ from flowrt.graph.ops.elementwise.comparison import greater_equal, where
 from flowrt.graph.ops.random.random_ops import random_normal, random_uniform
 from flowrt.keras.engine.layer import Layer
 from flowrt.keras.layers.core import as_training
+from flowrt.keras.state.seeds import op_seed
 from flowrt.layers.core import is_symbolic
 
 __all__ = ["AlphaDropout", "GaussianDropout", "GaussianNoise"]
@@ -40,7 +41,7 @@ class GaussianNoise(_Noise):
         self.stddev = stddev
 
     def noised(self, inputs: Tensor) -> Tensor:
-        return add(inputs, random_normal(shape(inputs), 0.0, self.stddev, inputs.dtype))
+        return add(inputs, random_normal(shape(inputs), 0.0, self.stddev, inputs.dtype, op_seed(None)))
 
 
 class GaussianDropout(_Noise):
@@ -52,7 +53,7 @@ class GaussianDropout(_Noise):
 
     def noised(self, inputs: Tensor) -> Tensor:
         stddev = (self.rate / (1.0 - self.rate)) ** 0.5
-        return multiply(inputs, random_normal(shape(inputs), 1.0, stddev, inputs.dtype))
+        return multiply(inputs, random_normal(shape(inputs), 1.0, stddev, inputs.dtype, op_seed(None)))
 
 
 _SATURATION = -1.6732632423543772 * 1.0507009873554805
@@ -68,7 +69,7 @@ class AlphaDropout(_Noise):
 
     def noised(self, inputs: Tensor) -> Tensor:
         size = shape(inputs) if self.noise_shape is None else self.noise_shape
-        kept = cast(greater_equal(random_uniform(size, seed=self.seed), self.rate), inputs.dtype)
+        kept = cast(greater_equal(random_uniform(size, seed=op_seed(self.seed)), self.rate), inputs.dtype)
         a = ((1 - self.rate) * (1 + self.rate * _SATURATION**2)) ** -0.5
         b = -a * _SATURATION * self.rate
         return add(multiply(add(multiply(inputs, kept), multiply(subtract(1.0, kept), _SATURATION)), a), b)

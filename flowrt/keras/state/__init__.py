@@ -2,5 +2,6 @@
 
 graph_state    layers of tensors, masks, names, variables
 settings       the dtype of floats and the like
+seeds          those of random operations
 sessions       the session, the learning phase, values
 """
