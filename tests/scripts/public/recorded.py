@@ -16,6 +16,8 @@ import argparse
 import builtins
 import gzip
 import importlib
+import importlib.abc
+import importlib.machinery
 import os
 import pickle
 import random
@@ -123,12 +125,55 @@ class Record:
                 values = list(leaves(result)) or list(leaves(self._variables(session)))
             finally:
                 self._is_inside = False
-            self._values.append(values)
-            if len(self._values) == self._runs:
-                self.end("")
+            self._note(values)
             return result
 
         session.run = recorded
+
+    def around_models(self, keras: Any) -> None:
+        """Note the results of Keras models: of `fit` the losses and metrics after each batch."""
+        for name in ("fit", "fit_generator"):
+            self._note_batches(keras, name)
+        for name in ("evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch"):
+            self._note_result(keras.Model, name)
+
+    def _note_batches(self, keras: Any, name: str) -> None:
+        method = getattr(keras.Model, name)
+
+        def note(_: int, logs: Any = None) -> None:
+            logs = logs or {}
+            self._note([logs[key] for key in sorted(logs) if key not in ("batch", "size")])
+
+        def noted(model: Any, *arguments: Any, callbacks: Any = (), **options: Any) -> Any:
+            callbacks = [*(callbacks or ()), keras.callbacks.LambdaCallback(on_batch_end=note)]
+            before, self._is_inside = self._is_inside, True
+            try:
+                return method(model, *arguments, callbacks=callbacks, **options)
+            finally:
+                self._is_inside = before
+
+        setattr(keras.Model, name, noted)
+
+    def _note_result(self, owner: Any, name: str) -> None:
+        method = getattr(owner, name)
+
+        def noted(*arguments: Any, **options: Any) -> Any:
+            if self._is_inside:
+                return method(*arguments, **options)
+            self._is_inside = True
+            try:
+                result = method(*arguments, **options)
+            finally:
+                self._is_inside = False
+            self._note(result)
+            return result
+
+        setattr(owner, name, noted)
+
+    def _note(self, result: Any) -> None:
+        self._values.append(list(leaves(result)))
+        if len(self._values) == self._runs:
+            self.end("")
 
     def leave_out(self, owner: Any, name: str) -> None:
         """Do not note the runs within the method ``name`` of ``owner``: only one of the libraries has any."""
@@ -235,11 +280,64 @@ def use_digits(folder: Path) -> None:
             header = np.array([0x0800 + array.ndim, *array.shape], ">i4").tobytes()
             (folder / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + array.tobytes(), 1))
     tf: Any = importlib.import_module("tensorflow")
-    tf.keras.datasets.mnist.load_data = lambda *_: tuple(map(tuple, sets.values()))
+    full = {"train": 60000, "t10k": 10000}  # which programs for Keras write down
+    tf.keras.datasets.mnist.load_data = lambda *_: tuple(
+        tuple(np.resize(a, (full[name], *a.shape[1:])) for a in arrays) for name, arrays in sets.items()
+    )
     input_data: Any = importlib.import_module("tensorflow.examples.tutorials.mnist.input_data")
     tf.examples.tutorials = sys.modules["tensorflow.examples.tutorials"]  # which "import a.b as c" looks up
     read = input_data.read_data_sets
     input_data.read_data_sets = lambda _=None, *rest, **options: read(str(folder), *rest, **options)
+
+
+def use_made_data(folder: Path) -> None:
+    """Small made sets in the place of Keras's, and below ``folder`` a made text in the place of a file."""
+    keras: Any = importlib.import_module("tensorflow").keras
+    random = np.random.RandomState(0)
+
+    def images(classes: int) -> Any:
+        rows = [(n, random.randint(0, 256, (n, 32, 32, 3)).astype("uint8")) for n in (400, 100)]
+        return tuple((x, random.randint(0, classes, (n, 1))) for n, x in rows)
+
+    def texts(classes: int, num_words: Any = None, maxlen: Any = None, **_: Any) -> Any:
+        def some(n: int) -> Any:
+            x = np.empty(n, object)
+            x[:] = [[1, *random.zipf(1.3, random.randint(20, 120)).clip(4, (num_words or 20000) - 1).tolist()] for _ in x]
+            return x, random.randint(0, classes, n)
+
+        return some(400), some(100)
+
+    words = {f"word{i}": i for i in range(1, 1000)}
+    for name, classes in (("cifar10", 10), ("cifar100", 100)):
+        getattr(keras.datasets, name).load_data = lambda *_, classes=classes, **__: images(classes)
+    for name, classes in (("imdb", 2), ("reuters", 46)):
+        data = getattr(keras.datasets, name)
+        data.load_data = lambda *_, classes=classes, **options: texts(classes, **options)
+        data.get_word_index = lambda *_, **__: words
+    text = folder / "made.txt"
+    text.write_text("\n".join(" ".join(f"w{(i * j) % 97}" for j in range(1, 40)) for i in range(1, 100)), "utf-8")
+    keras.utils.get_file = lambda *_, **__: str(text)
+
+
+class KerasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """``keras``, and what is below it, as ``tensorflow.keras``. Its older modules of one kind of layers each are
+    ``tensorflow.keras.layers``, those of ``utils`` are ``tensorflow.keras.utils``."""
+
+    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Any:
+        if fullname.partition(".")[0] == "keras":
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        return None
+
+    def create_module(self, spec: Any) -> Any:
+        found: Any = importlib.import_module("tensorflow").keras
+        for part in spec.name.split(".")[1:]:
+            found = getattr(found, part, found)
+        module = types.ModuleType(spec.name)
+        module.__dict__.update({name: getattr(found, name) for name in dir(found) if not name.startswith("__")})
+        return module
+
+    def exec_module(self, module: Any) -> None:
+        pass
 
 
 def place_softly(session: Any) -> None:
@@ -391,6 +489,7 @@ def record_in_child(program: Program, side: str, session: Any, arguments: argpar
             os.dup2(log, descriptor)
         record = Record(file, arguments.runs)
         record.around(session)
+        record.around_models(importlib.import_module("tensorflow").keras)
         saver = importlib.import_module("tensorflow").train.Saver
         record.leave_out(saver, "save")
         record.leave_out(saver, "restore")
@@ -423,6 +522,8 @@ def main() -> None:
     session = use_flowrt() if is_ours else use_tensorflow(arguments.references)
     with tempfile.TemporaryDirectory() as folder:
         use_digits(Path(folder))
+        use_made_data(Path(folder))
+        sys.meta_path.insert(0, KerasFinder())
         record_all(arguments, session)
 
 
