@@ -111,7 +111,7 @@ def filter_variables(
     exclude_patterns: Sequence[str] | None = None,
     reg_search: bool = True,
 ) -> list[Variable]:
-    """The variables whose names have one of ``include_patterns`` (None: all) and none of
+    """The variables with names that have one of ``include_patterns`` (None: all) and none of
     ``exclude_patterns``: regular expressions, found anywhere, or at the start without ``reg_search``.
     """
     matches = re.search if reg_search else re.match

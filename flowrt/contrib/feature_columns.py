@@ -117,7 +117,7 @@ def embedding_column(
 
 
 def one_hot_column(sparse_id_column: Any) -> Column:
-    """How often each category is in an example; see `feature_column.indicator_column`."""
+    """The count of each category in an example; see `feature_column.indicator_column`."""
     return core.indicator_column(sparse_id_column)
 
 

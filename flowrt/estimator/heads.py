@@ -76,7 +76,7 @@ class Head(ABC):
 
     @abstractmethod
     def served(self, predictions: Mapping[str, Tensor]) -> dict[str, ExportOutput]:
-        """What servers are asked for besides ``predict``, by the name of the signature."""
+        """The outputs that servers are asked for besides ``predict``, by the name of the signature."""
 
     def spec(
         self,

@@ -1,4 +1,4 @@
-"""What `parse_example` has to read for ready estimators: features, labels and weights."""
+"""The features that `parse_example` has to read for ready estimators: features, labels and weights."""
 
 from __future__ import annotations
 

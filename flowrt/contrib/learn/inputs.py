@@ -63,7 +63,7 @@ def infer_real_valued_columns_from_input(x: Any) -> list[Column]:
 
 
 class InputFnOps(NamedTuple):
-    """What a serving input function returns: features for the model, None, and the tensors that are fed."""
+    """The result of a serving input function: features for the model, None, and the tensors that are fed."""
 
     features: Any
     labels: Any

@@ -1,4 +1,4 @@
-"""What a model function of ``contrib.learn`` returns, and metrics that an evaluation adds to it."""
+"""The result of a model function of ``contrib.learn``, and metrics that an evaluation adds to it."""
 
 from __future__ import annotations
 

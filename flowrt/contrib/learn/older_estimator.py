@@ -45,7 +45,7 @@ class _StopAtEnd(SessionRunHook):
 
 
 class _Labels:
-    """What is known of labels after the estimator has seen some; predictions get placeholders like them."""
+    """The facts that are known of labels after the estimator has seen some; predictions get placeholders like them."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
@@ -108,11 +108,11 @@ class Estimator:
         return self._engine.config
 
     def get_variable_names(self) -> list[str]:
-        """As `estimator.Estimator.get_variable_names`."""
+        """The names in the newest checkpoint. Raises `NotFoundError` if there is none."""
         return self._engine.get_variable_names()
 
     def get_variable_value(self, name: str) -> np.ndarray[Any, Any]:
-        """As `estimator.Estimator.get_variable_value`."""
+        """The value of a variable in the newest checkpoint. Raises `NotFoundError`."""
         return self._engine.get_variable_value(name)
 
     # --- building
@@ -304,7 +304,7 @@ class SKCompat:
         max_steps: int | None = None,
         monitors: Sequence[Any] | None = None,
     ) -> SKCompat:
-        """As `Estimator.fit`; returns itself."""
+        """Call `Estimator.fit`; returns itself."""
         self._estimator.fit(x, y, None, steps, batch_size, monitors, max_steps)
         return self
 
@@ -317,7 +317,7 @@ class SKCompat:
         metrics: Mapping[Any, Any] | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """As `Estimator.evaluate`."""
+        """Call `Estimator.evaluate`."""
         return self._estimator.evaluate(x, y, batch_size=batch_size, steps=steps, metrics=metrics, name=name)
 
     def predict(self, x: Any, batch_size: int = 128, outputs: Sequence[str] | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""``tensorflow.python.debug``: sessions whose runs are looked into.
+"""``tensorflow.python.debug``: sessions that look into their runs.
 
 dumps       tensors of a run, in memory or as files
 watching    which tensors of a run are fetched besides

@@ -53,7 +53,7 @@ class Dump:
 
     @property
     def size(self) -> int:
-        """How many tensors there are."""
+        """The number of tensors."""
         return len(self.dumped_tensor_data)
 
     def nodes(self) -> list[str]:

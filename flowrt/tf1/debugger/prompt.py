@@ -22,7 +22,7 @@ PROMPT = "tfdbg> "
 
 
 class Choice(NamedTuple):
-    """What the user wants of the next runs: ``times`` runs that are not looked into, then one that is, or
+    """The user's wish for the next runs: ``times`` runs that are not looked into, then one that is, or
     one after the other until ``filter_name`` finds something.
     """
 

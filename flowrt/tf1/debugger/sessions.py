@@ -1,4 +1,4 @@
-"""Sessions and hooks whose runs are looked into: all tensors that a run needs are fetched with it."""
+"""Sessions and hooks that look into runs: all tensors that a run needs are fetched with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from flowrt.train.hooks.session_run_hook import (
 
 
 class _Debugger(ABC):
-    """What is done before and after each run."""
+    """Base of what is done before and after each run."""
 
     @abstractmethod
     def before(self, graph: Any, fetches: Any, feeds: Mapping[Any, Any] | None) -> list[Tensor]:
@@ -98,7 +98,7 @@ class _DebuggedSession:
         self._session, self._debugger = sess, debugger
 
     def run(self, fetches: Any, feed_dict: Any = None, options: Any = None, run_metadata: Any = None) -> Any:
-        """As `Session.run`."""
+        """The values of ``fetches``, as `Session.run`."""
         watched = self._debugger.before(self._session.graph, fetches, feed_dict)
         found, values = self._session.run([fetches, watched], feed_dict, options, run_metadata)
         self._debugger.after(watched, values)
@@ -108,7 +108,7 @@ class _DebuggedSession:
         return getattr(self._session, name)
 
     def as_default(self) -> Any:
-        """As `Session.as_default`."""
+        """A context in which this is the default session."""
         return as_default(self)
 
     def __enter__(self) -> Any:

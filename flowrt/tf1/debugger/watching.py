@@ -1,4 +1,4 @@
-"""Which tensors of a run are looked at: all numbers that its fetches need."""
+"""The tensors of a run that are looked at: all numbers that its fetches need."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 from flowrt.train.checkpoints.checkpoint_state import latest_checkpoint
 
 _LOOK_S = 0.5
-"""How often a directory is looked at."""
+"""The time between looks at a directory."""
 
 
 def wait_for_new_checkpoint(

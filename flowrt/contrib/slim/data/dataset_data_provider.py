@@ -32,7 +32,7 @@ class DataProvider:
         return list(self._tensors)
 
     def num_samples(self) -> int | None:
-        """How many examples there are, or None."""
+        """The number of examples, or None."""
         return self._count
 
 

@@ -55,11 +55,11 @@ class ParallelReader:
         add_queue_runner(QueueRunner(self.common_queue, filling))
 
     def num_records_produced(self, name: str | None = None) -> Tensor:
-        """How many records the readers have read: int64."""
+        """The number of records that the readers have read: int64."""
         return add_n([reader.num_records_produced() for reader in self._readers], name=name)
 
     def num_work_units_completed(self, name: str | None = None) -> Tensor:
-        """How many files the readers have read: int64."""
+        """The number of files that the readers have read: int64."""
         return add_n([reader.num_work_units_completed() for reader in self._readers], name=name)
 
 
