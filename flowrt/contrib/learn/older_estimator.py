@@ -45,7 +45,7 @@ class _StopAtEnd(SessionRunHook):
 
 
 class _Labels:
-    """The facts that are known of labels after the estimator has seen some; predictions get placeholders like them."""
+    """The facts that are known of labels once there were some; predictions get placeholders like them."""
 
     def __init__(self, spec: TensorSpec) -> None:
         self.spec = spec
