@@ -9,6 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.contrib import framework, layers, slim
+from flowrt.errors import InvalidArgumentError
 
 
 @pytest.fixture
@@ -337,3 +338,22 @@ def test_the_models_variables_stand_as_they_are_made() -> None:
     ]  # fmt: skip
     mine = [v.op.name for v in tf.get_collection("mine")]
     assert mine == ["a/moving_mean", "a/moving_variance", "a/beta", "a/gamma"]
+
+
+def test_nccl_gives_every_device_the_same() -> None:
+    from flowrt.contrib import nccl
+
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        parts = []
+        for i, value in enumerate(([1.0, 5.0], [3.0, -2.0])):
+            with tf.device(f"/cpu:{i}"):
+                parts.append(tf.constant(value))
+        sums = nccl.all_sum(parts)
+        assert [each.device for each in sums] == [each.device for each in parts]
+        slopes = tf.gradients(sums[0] * [2.0, 3.0] + sums[1], parts)
+        found = session.run([sums, nccl.all_prod(parts), nccl.all_min(parts), nccl.all_max(parts), slopes])
+        assert [each[1].tolist() for each in found] == [[4, 3], [3, -10], [1, -2], [3, 5], [3, 4]]
+        again = nccl.all_sum([nccl.broadcast(part) for part in parts])
+        assert session.run(nccl.reduce_sum(again)).tolist() == [8, 6]
+    with pytest.raises(InvalidArgumentError, match=r"nccl.all_sum: expected a tensor of each device"):
+        nccl.all_sum([])

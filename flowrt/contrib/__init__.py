@@ -20,6 +20,7 @@ rnn                 recurrent cells and networks; rnn_cells: the rarer ones
 seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers
+nccl                sums over devices
 summarize           summaries of outputs and collections
 opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
@@ -49,6 +50,7 @@ from flowrt.contrib import (
     losses,
     metrics,
     mixed_precision,
+    nccl,
     opt,
     rnn,
     seq2seq,
@@ -63,7 +65,7 @@ from flowrt.tf1.missing_names import missing_from
 __all__ = [
     "cluster_resolver", "compiler", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
     "factorization", "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics",
-    "mixed_precision", "opt", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
+    "mixed_precision", "nccl", "opt", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """

@@ -77,6 +77,7 @@ ops: random_ops gen_random_ops stateless_random_ops -> flowrt random
 ops: image_ops image_ops_impl gen_image_ops -> image
 ops: linalg_ops gen_linalg_ops linalg_grad -> flowrt linalg
 ops: summary_ops summary_ops_v2 -> summary
+ops: nccl_ops -> contrib.nccl
 ops: bitwise_ops -> bitwise
 ops: init_ops init_ops_v2 -> flowrt initializers
 ops: lookup_ops -> flowrt lookup

@@ -87,7 +87,7 @@ def shuffle_net() -> None:
 
     logits = shufflenet(floats(4, 64, 64, 3), True, num_classes=5, depth_multiplier="0.5")
     loss = tf.losses.sparse_softmax_cross_entropy(tf.constant([0, 1, 2, 3]), logits)
-    train([loss, logits], train_op=with_updates(loss), steps=3)
+    train([loss, logits], train_op=with_updates(loss), steps=2)
 
 
 def progressive_gan() -> None:
