@@ -399,9 +399,11 @@ class SortedSet(set):
 
 
 def use_old_numpy() -> None:
-    """Names of NumPy and SciPy that programs of 2016 use, and generators that every run seeds alike."""
+    """Names of NumPy, SciPy and Pillow that programs of 2016 use, and generators that every run seeds alike."""
     misc: Any = importlib.import_module("scipy.misc")
     misc.imsave = lambda *_: None
+    images: Any = importlib.import_module("PIL.Image")
+    images.ANTIALIAS = images.LANCZOS
     for name in ("eigen", "eigen.arpack"):
         sys.modules[f"scipy.sparse.linalg.{name}"] = importlib.import_module("scipy.sparse.linalg")
     old = {
