@@ -120,6 +120,7 @@ from flowrt.initializers import (
     variance_scaling_initializer,
     zeros_initializer,
 )
+from flowrt.linalg.matrix_functions import matrix_solve_ls
 from flowrt.tf1.aliases import *
 from flowrt.tf1.missing_names import missing_from as _missing_from
 from flowrt.tf1.missing_names import missing_name as _missing_name

@@ -322,6 +322,7 @@ from flowrt.initializers import TruncatedNormal as _truncated_normal_initializer
 from flowrt.initializers import UniformUnitScaling as _uniform_unit_scaling_initializer
 from flowrt.initializers import VarianceScaling as _variance_scaling_initializer
 from flowrt.initializers import Zeros as _zeros_initializer
+from flowrt.linalg.matrix_functions import matrix_solve_ls as matrix_solve_ls
 from flowrt.protos.event_pb2 import Event as Event
 from flowrt.protos.event_pb2 import HistogramProto as HistogramProto
 from flowrt.protos.event_pb2 import SessionLog as SessionLog

@@ -11,6 +11,7 @@ from flowrt import matrix_inverse as _inv
 from flowrt import matrix_solve as _solve
 from flowrt import matrix_triangular_solve as _triangular_solve
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as _transpose
+from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as matrix_transpose
 from flowrt.graph.ops.linalg.decompositions import cholesky_solve as cholesky_solve
 from flowrt.graph.ops.linalg.decompositions import logdet as logdet
 from flowrt.graph.ops.linalg.decompositions import qr as qr
@@ -30,6 +31,29 @@ from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as _eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd as svd
 from flowrt.graph.ops.nn.norms import global_norm as global_norm
 from flowrt.graph.ops.nn.norms import norm as norm
+from flowrt.linalg.circulant import LinearOperatorCirculant as LinearOperatorCirculant
+from flowrt.linalg.circulant import LinearOperatorCirculant2D as LinearOperatorCirculant2D
+from flowrt.linalg.circulant import LinearOperatorCirculant3D as LinearOperatorCirculant3D
+from flowrt.linalg.circulant import LinearOperatorToeplitz as LinearOperatorToeplitz
+from flowrt.linalg.compound import LinearOperatorBlockDiag as LinearOperatorBlockDiag
+from flowrt.linalg.compound import LinearOperatorKronecker as LinearOperatorKronecker
+from flowrt.linalg.compound import LinearOperatorLowRankUpdate as LinearOperatorLowRankUpdate
+from flowrt.linalg.linear_operator import LinearOperator as LinearOperator
+from flowrt.linalg.linear_operator import LinearOperatorAdjoint as LinearOperatorAdjoint
+from flowrt.linalg.linear_operator import LinearOperatorComposition as LinearOperatorComposition
+from flowrt.linalg.linear_operator import LinearOperatorInversion as LinearOperatorInversion
+from flowrt.linalg.linear_operator import LinearOperatorLowerTriangular as LinearOperatorLowerTriangular
+from flowrt.linalg.matrix_functions import matrix_exponential as _expm
+from flowrt.linalg.matrix_functions import matrix_rank as matrix_rank
+from flowrt.linalg.matrix_functions import matrix_solve_ls as _lstsq
+from flowrt.linalg.matrix_functions import normalize as normalize
+from flowrt.linalg.matrix_functions import pinv as pinv
+from flowrt.linalg.structured import LinearOperatorDiag as LinearOperatorDiag
+from flowrt.linalg.structured import LinearOperatorFullMatrix as LinearOperatorFullMatrix
+from flowrt.linalg.structured import LinearOperatorHouseholder as LinearOperatorHouseholder
+from flowrt.linalg.structured import LinearOperatorIdentity as LinearOperatorIdentity
+from flowrt.linalg.structured import LinearOperatorScaledIdentity as LinearOperatorScaledIdentity
+from flowrt.linalg.structured import LinearOperatorZeros as LinearOperatorZeros
 from flowrt.nn import l2_normalize as l2_normalize
 from flowrt.tf1.missing_names import missing_from as missing_from
 
@@ -39,7 +63,9 @@ diag = _diag
 diag_part = _diag_part
 eigh = _eigh
 eigvalsh = _eigvalsh
+expm = _expm
 inv = _inv
+lstsq = _lstsq
 set_diag = _set_diag
 solve = _solve
 tensor_diag = _tensor_diag

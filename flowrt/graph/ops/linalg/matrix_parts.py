@@ -301,7 +301,11 @@ def eye(
         parts = [
             num_rows,
             columns,
-            *(batch_shape if isinstance(batch_shape, (list, tuple)) else [batch_shape or 0]),
+            *(
+                batch_shape
+                if isinstance(batch_shape, (list, tuple))
+                else [0 if batch_shape is None else batch_shape]
+            ),
         ]
         if all(isinstance(part, (int, np.integer)) for part in parts):
             dims = (*(batch_shape or ()), int(num_rows), int(columns))

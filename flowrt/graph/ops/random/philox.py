@@ -35,7 +35,7 @@ class Position(NamedTuple):
 
 
 def position_of(seed: Any) -> Position:
-    """The place where the numbers of a seed begin: its two integers are scrambled, so that similar ones differ."""
+    """The place where the numbers of a seed begin. It is scrambled, so that those of similar seeds differ."""
     first, second = (int(part) % 2**64 for part in seed)
     mixed = Position(_SCRAMBLING_KEY, first, second).blocks(0).view(np.uint64)
     return Position(int(mixed[0]), 0, int(mixed[1]))
