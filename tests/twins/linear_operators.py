@@ -11,7 +11,7 @@ def definite(*dims):
 
 
 def operators(tf):
-    """By name: a function of arrays that makes the operator, and the arrays."""
+    """For each name a function of arrays that makes the operator, and the arrays."""
     lin = tf.linalg
     square, wide = RNG.normal(size=(2, 3, 3)) + 2 * np.eye(3), RNG.normal(size=(2, 4, 3))
     complex_ = RNG.normal(size=(3, 3)) + 1j * RNG.normal(size=(3, 3)) + 2 * np.eye(3)
