@@ -444,7 +444,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "", "folding", "page_data", "formats.picture", "html", "formats", "export", "overview", "notebook",
     ),
     "cli": ("selftest", ""),
-    "tf1": ("", "composed_ops", "graph_import", "training"),
+    "tf1": ("", "composed_ops", "graph_import", "training", "debugger"),
 }  # fmt: skip
 """The rooms of a package, and modules beside them: each imports only from those before it. "" is what lies in
 the package's own folder and is not listed.

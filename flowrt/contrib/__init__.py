@@ -25,7 +25,7 @@ summarize           summaries of outputs and collections
 opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
-training            train_ops: losses that train; checkpoint_evaluation; hparams: `HParams`
+training            losses that train, evaluations of checkpoints, hyperparameters
 tensorboard         files for TensorBoard's plugins
 tpu                 infeed and outfeed, on any device; estimators for TPUs, without them
 """

@@ -42,7 +42,7 @@ def log_ndtr(x: Any) -> Tensor:
 
 
 def softplus_inverse(x: Any, name: str | None = None) -> Tensor:
-    """The y whose softplus is ``x``: exact near 0 and for large x."""
+    """The y of which ``x`` is the softplus: exact near 0 and for large x."""
     with get_default_graph().name_scope(name or "softplus_inverse"):
         given = convert_to_tensor(x)
         return given + log(-expm1(-given))

@@ -118,7 +118,7 @@ def matrix_solve_ls(
     whether there are more rows or columns.
 
     Example:
-        >>> tf.linalg.lstsq([[1.0], [1.0]], [[2.0], [4.0]]).eval()
+        >>> tf.linalg.lstsq([[1.0], [1.0]], [[2.0], [4.0]]).eval().round(3)
         array([[3.]], dtype=float32)
     """
     with get_default_graph().name_scope(name or "matrix_solve_ls"):

@@ -146,7 +146,7 @@ def _with_the_blank_last(logits: Tensor, labels: Tensor, blank: int) -> tuple[Te
 
 
 def _is_new(labels: Tensor) -> Tensor:
-    """Whether a label is another one than that before it."""
+    """True where a label is another one than that before it."""
     return concat([ones_like(labels[:, :1], bool_), not_equal(labels[:, 1:], labels[:, :-1])], 1)
 
 

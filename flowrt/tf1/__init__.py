@@ -2,6 +2,7 @@
 
 aliases          older names of functions
 composed_ops     ops that functions of flowrt say, for imported graphs
+debugger         `python.debug`: sessions that show the tensors of their runs
 decorators       tools for writers of decorators
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names

@@ -49,7 +49,7 @@ def namespace(name: str) -> types.ModuleType:
 def stub_of(name: str) -> Path | None:
     """The file of a namespace's stub; None for one that defines names itself: its source has their types."""
     module = namespace(name)
-    path = Path(module.__file__ or "")
+    path = Path(getattr(module, "__file__", None) or "")
     expected = ROOT / "flowrt" / name.replace(".", "/")
     is_own = path in (expected / "__init__.py", expected.with_suffix(".py"))
     if not is_own or any(_is_defined_in(found, module) for found in _values(name)):

@@ -28,7 +28,7 @@ def test_a_loss_that_nobody_called_so_and_the_variables_that_are_updated():
 
 def test_a_sum_of_which_the_gradient_is_no_operation_ends_nothing():
     with tf.Graph().as_default() as graph:
-        v = y = tf.Variable(1.0)
+        y = tf.Variable(1.0)
         for _ in range(3):
             y = tf.sin(y) + y
         tf.train.GradientDescentOptimizer(0.1).minimize(tf.square(y, name="last"))

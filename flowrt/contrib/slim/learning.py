@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flowrt.contrib import train_ops
-from flowrt.contrib.train_ops import (
+from flowrt.contrib.training import train_ops
+from flowrt.contrib.training.train_ops import (
     USE_GLOBAL_STEP,
     add_gradients_summaries,
     clip_gradient_norms,

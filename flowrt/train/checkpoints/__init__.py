@@ -14,6 +14,7 @@ tensorflow_reader  checkpoints of TensorFlow
 tensorflow_writer  and how they are written
 open_checkpoint    which of them there is
 checkpoint_state   the list of a directory's checkpoints
+new_checkpoints    waiting for the next one
 variable_pieces    variables of a session as pieces
 saver_nodes        nodes that save and restore, for other programs
 export_meta_graph  `export_meta_graph`
@@ -22,5 +23,6 @@ graph_saver        the saver of an imported graph
 import_meta_graph  `import_meta_graph`
 foreign_files      `load_safetensors`
 warm_start         `init_from_checkpoint`
+warm_start_settings  `warm_start`
 scaffold           `Scaffold`: init ops, local init ops, saver
 """

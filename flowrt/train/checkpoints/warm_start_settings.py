@@ -36,10 +36,9 @@ def warm_start(
     checkpoint of those that have another one there. Call it before the operation that initializes variables
     is made.
 
-    Raises `UnimplementedError` for ``var_name_to_vocab_info``, and as `init_from_checkpoint`.
+    >>> tf.train.warm_start("model", "dnn/.*")
 
-    Example:
-        >>> tf.train.warm_start("model", "dnn/.*")
+    Raises `UnimplementedError` for ``var_name_to_vocab_info``, and as `init_from_checkpoint`.
     """
     if var_name_to_vocab_info:
         raise misuse("warm_start: expected no var_name_to_vocab_info", UnimplementedError)

@@ -103,8 +103,8 @@ def create_train_op(
         >>> train_op = tf.contrib.training.create_train_op(w * w, tf.train.GradientDescentOptimizer(0.25))
         >>> with tf.Session() as session:
         ...     session.run(tf.global_variables_initializer())
-        ...     session.run(train_op), session.run(w)
-        (1.0, 0.5)
+        ...     print(session.run(train_op), session.run(w))
+        1.0 0.5
     """
     step = get_or_create_global_step() if global_step is USE_GLOBAL_STEP else global_step
     collected = get_default_graph().get_collection(GraphKeys.UPDATE_OPS)

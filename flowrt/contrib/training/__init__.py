@@ -1,17 +1,21 @@
 """``flowrt.contrib.training``: losses that train, evaluations, hyperparameters, and how variables are spread
 over parameter servers.
+
+train_ops               a loss that trains when it is computed
+checkpoint_evaluation   metrics of a checkpoint, or of each new one
+hparams                 `HParams`
 """
 
 from typing import Any
 
-from flowrt.contrib.checkpoint_evaluation import (
+from flowrt.contrib.training.checkpoint_evaluation import (
     StopAfterNEvalsHook,
     SummaryAtEndHook,
     evaluate_once,
     evaluate_repeatedly,
 )
-from flowrt.contrib.hparams import HParams
-from flowrt.contrib.train_ops import (
+from flowrt.contrib.training.hparams import HParams
+from flowrt.contrib.training.train_ops import (
     add_gradients_summaries,
     clip_gradient_norms,
     clip_gradient_norms_fn,
