@@ -14,7 +14,8 @@ progress_bar            a line that shows how far an epoch is
 labels, sequences       ``utils``: one-hot labels; data with numbered batches
 preprocessing           texts, images and sequences of several lengths as arrays
 model_graph             ``utils``: models as pictures
-local_files             what Keras would download
+array_pickles           pickled arrays, without their code
+local_files             files that Keras would download
 local_datasets          ``datasets``: those in ``~/.keras/datasets``
 applications            networks for images
 saving                  models and weights as files
@@ -27,6 +28,7 @@ network_functions       its convolutions, pooling, losses
 
 from flowrt.keras import activations as activations
 from flowrt.keras import applications as applications
+from flowrt.keras import array_pickles as array_pickles
 from flowrt.keras import backend as backend
 from flowrt.keras import callbacks as callbacks
 from flowrt.keras import constraints as constraints

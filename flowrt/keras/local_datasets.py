@@ -5,19 +5,18 @@ Nothing is downloaded: a missing file is an error that names the place where it 
 
 from __future__ import annotations
 
-import codecs
 import io
 import json
-import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from flowrt.errors import NotFoundError
 from flowrt.examples.tutorials.mnist.idx_files import read_idx
 from flowrt.graph.source import misuse
+from flowrt.keras.array_pickles import ArrayUnpickler
 from flowrt.keras.local_files import keras_folder
 
 Array = np.ndarray[Any, Any]
@@ -80,7 +79,7 @@ def load_cifar100(label_mode: str = "fine") -> Split:
 
 def _read_cifar(path: str, labels: str) -> tuple[Array, Array]:
     with _file(path).open("rb") as file:
-        read = _ArrayUnpickler(file, encoding="bytes").load()
+        read = ArrayUnpickler(file, encoding="bytes").load()
     images = read[b"data"].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return images, np.reshape(read[labels.encode()], (-1, 1))
 
@@ -162,20 +161,6 @@ def load_reuters_words(path: str = "reuters_word_index.json") -> dict[str, int]:
     return load_imdb_words(path)
 
 
-class _ArrayUnpickler(pickle.Unpickler):
-    """Reads arrays and what holds them, but runs no code of a file."""
-
-    _KNOWN: ClassVar = {
-        "_reconstruct": np.zeros(0).__reduce__()[0], "scalar": np.float64(0).__reduce__()[0],
-        "ndarray": np.ndarray, "dtype": np.dtype, "encode": codecs.encode,
-    }  # fmt: skip
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module.partition(".")[0] in ("numpy", "_codecs") and name in self._KNOWN:
-            return self._KNOWN[name]
-        raise pickle.UnpicklingError(f"expected arrays; got {module}.{name}")
-
-
 def _read_objects(path: str) -> dict[str, Array]:
     """The arrays of an ``.npz`` file, those of lists among them."""
     found = {}
@@ -190,7 +175,7 @@ def _read_objects(path: str) -> dict[str, Array]:
             )
             _, _, dtype = read(content)
             if dtype.hasobject:
-                array = _ArrayUnpickler(content, encoding="latin1").load()
+                array = ArrayUnpickler(content, encoding="latin1").load()
             else:
                 content.seek(0)
                 array = np.lib.format.read_array(content, allow_pickle=False)

@@ -39,7 +39,10 @@ def get_file(
         )
     _check_hash(path, file_hash or md5_hash, hash_algorithm)
     if untar or (extract and archive_format is not None):
-        shutil.unpack_archive(path, folder, **({} if path.suffix == ".zip" else {"filter": "data"}))
+        if path.suffix == ".zip":
+            shutil.unpack_archive(path, folder)
+        else:
+            shutil.unpack_archive(path, folder, filter="data")
     return str(folder / fname)
 
 
