@@ -7,6 +7,7 @@ from flowrt.contrib import cudnn_rnn as cudnn_rnn
 from flowrt.contrib import data as data
 from flowrt.contrib import distribute as distribute
 from flowrt.contrib import distributions as distributions
+from flowrt.contrib import estimator as estimator
 from flowrt.contrib import factorization as factorization
 from flowrt.contrib import framework as framework
 from flowrt.contrib import layers as layers

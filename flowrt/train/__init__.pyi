@@ -34,12 +34,14 @@ from flowrt.train.checkpoints.foreign_files import Transposed as Transposed
 from flowrt.train.checkpoints.foreign_files import load_safetensors as load_safetensors
 from flowrt.train.checkpoints.graph_file import write_graph as write_graph
 from flowrt.train.checkpoints.import_meta_graph import import_meta_graph as import_meta_graph
+from flowrt.train.checkpoints.new_checkpoints import checkpoints_iterator as checkpoints_iterator
 from flowrt.train.checkpoints.open_checkpoint import checkpoint_exists as checkpoint_exists
 from flowrt.train.checkpoints.open_checkpoint import open_checkpoint as _NewCheckpointReader
 from flowrt.train.checkpoints.open_checkpoint import remove_checkpoint as remove_checkpoint
 from flowrt.train.checkpoints.saver import Saver as Saver
 from flowrt.train.checkpoints.scaffold import Scaffold as Scaffold
 from flowrt.train.checkpoints.warm_start import init_from_checkpoint as init_from_checkpoint
+from flowrt.train.checkpoints.warm_start_settings import warm_start as warm_start
 from flowrt.train.coordination import queue_runner as queue_runner
 from flowrt.train.coordination.coordinator import Coordinator as Coordinator
 from flowrt.train.coordination.queue_runner import QueueRunner as QueueRunner

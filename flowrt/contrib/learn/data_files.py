@@ -107,4 +107,4 @@ def maybe_download(filename: str, work_directory: Any, source_url: str) -> str:
     return path
 
 
-__getattr__ = missing_from("contrib.learn.datasets")
+__getattr__ = missing_from("contrib.learn.data_files")
