@@ -19,7 +19,7 @@ from flowrt.viz.formats.dot import encode_dot, encode_svg
 from flowrt.viz.formats.graph_def import TOO_LARGE, graph_def_of
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
-from flowrt.viz.formats.picture import clipped, heading
+from flowrt.viz.formats.picture import MAX_LABEL, clipped, heading
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.sources import Step
 from tests.viz.graphs import CPU0, CPU1, nested, network
@@ -226,4 +226,4 @@ def test_an_event_file_is_whole(tmp_path):
 
 def test_a_long_name_keeps_its_end():
     assert clipped("a" * 60 + "end").endswith("aend")
-    assert len(clipped("a" * 60)) == 40
+    assert len(clipped("a" * 60)) == MAX_LABEL

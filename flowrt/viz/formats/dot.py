@@ -22,7 +22,7 @@ PALETTE = (
 
 _HEAD = """digraph flowrt {{
   graph [label={title}, labelloc=t, fontname="Helvetica", fontsize=14, rankdir=TB]
-  graph [newrank=true, ranksep=0.25]
+  graph [newrank=true, ranksep=0.22, nodesep=0.4, labeljust=l]
   node [shape=box, style="rounded,filled", fillcolor=white, color="#6e7781"]
   node [fontname="Helvetica", fontsize=11]
   edge [color="#6e7781", fontname="Helvetica", fontsize=11, arrowsize=0.7]"""
@@ -30,8 +30,9 @@ _HEAD = """digraph flowrt {{
 _EDGE = {
     EdgeKind.DATA: "",
     EdgeKind.CONTROL: 'style=dotted, arrowhead=open, color="#a0a7b0"',
-    EdgeKind.TRANSFER: 'style=dashed, color="#bc4c00", fontcolor="#bc4c00"',
+    EdgeKind.TRANSFER: 'style=dashed, color="#bc4c00", fontcolor="#bc4c00", weight=0',
 }
+"""Transfers have no weight: they go around the boxes, which stand as their device's own edges want it."""
 
 COLLECTIVES = {
     "AllReduce": "#cf222e", "AllGather": "#0969da", "ReduceScatter": "#8250df", "AllToAll": "#9a6700",

@@ -35,8 +35,8 @@ class Picture(NamedTuple):
     training: Training = NO_TRAINING
 
 
-MAX_LABEL = 40
-"""Characters of one line in a box."""
+MAX_LABEL = 46
+"""Characters of one line in a box: "receive SparseSoftmaxCrossEntropyWithLogits:1"."""
 
 
 def node_lines(node: NodeView) -> list[str]:

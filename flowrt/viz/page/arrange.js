@@ -5,15 +5,15 @@
 // two in igraph's proportion. An edge that passes a row reserves a narrow slot in it. Groups of roles, such as the
 // gradients, are in a column at the right.
 
-import { ROOT } from "./graph.js";
+import { LAYOUTS, ROOT } from "./graph.js";
 
-const OP = { width: 144, height: 38, letter: 8 };
+const OP = { width: 160, height: 38, letter: 8 };
 const CONSTANT = { width: 104, height: 24, letter: 7 };
 const CLOSED = { width: 156, height: 52, letter: 9.5 };
 const WIDEST = 230; // of a closed box: longer names are cut
 export const HEAD = 32; // pixels of an open group's title
 const PASSAGE = 9; // wide, where an edge goes by
-const GAP = { x: 18, y: 36 };
+const GAP = { x: 18, y: 26, labelled: 36 }; // labelled: where layouts are written below boxes
 const PADDING = 20;
 const ASIDE = 54; // pixels between a model and what is set apart from it
 
@@ -27,7 +27,7 @@ export function arrange(stage, open, withGhosts) {
   const blocks = new Map();
   const sizeOf = (item) => {
     if (!isOpen(item)) return closedSize(stage, item);
-    const block = arrangeChildren(stage.tree, item, counts, links, sizeOf);
+    const block = arrangeChildren(stage, item, counts, links, sizeOf);
     blocks.set(item, block);
     return block;
   };
@@ -85,7 +85,9 @@ function place(picture, blocks, item, left, top) {
   }
 }
 
-function arrangeChildren(tree, group, counts, links, sizeOf) {
+function arrangeChildren(stage, group, counts, links, sizeOf) {
+  const { tree } = stage;
+  const gap = stage.name === LAYOUTS ? GAP.labelled : GAP.y;
   const rows = new Map();
   const children = tree.children[group].filter((child) => counts[child]);
   const aside = children.filter((child) => tree.kind[child] === "role");
@@ -113,12 +115,12 @@ function arrangeChildren(tree, group, counts, links, sizeOf) {
       const x = PADDING + centres.get(entry.column) - entry.width / 2;
       places.push({ ...entry, x, y: top + (height - entry.height) / 2 });
     }
-    top += height + GAP.y;
+    top += height + gap;
   }
   const ways = new Map(
     routes.map((route) => [tree.pair(route.source, route.target), way(tree, route, rowAt, centres)]),
   );
-  const block = { places, right: PADDING + width, bottom: layers.length ? top - GAP.y : head };
+  const block = { places, right: PADDING + width, bottom: layers.length ? top - gap : head };
   putBeside(block, aside, head, tree, sizeOf);
   const least = group === ROOT ? 0 : CLOSED.width;
   const shift = Math.max(0, least - block.right - PADDING) / 2;

@@ -11,6 +11,7 @@ import { formatDevice } from "./format.js";
 import { Training } from "./training.js";
 
 export const ROOT = 0;
+export const LAYOUTS = "layouts"; // the name of the stage that shows them
 
 export class Graph {
   constructor(data) {

@@ -4,7 +4,8 @@
 import { byId, element, replaceChildren } from "./dom.js";
 import { operations } from "./follow.js";
 import { formatBytes } from "./format.js";
-import { labelsOf, marksOn, Moves, placeOfMark, STAGE, totals } from "./marks.js";
+import { LAYOUTS } from "./graph.js";
+import { labelsOf, marksOn, Moves, placeOfMark, totals } from "./marks.js";
 import { FADED } from "./paint.js";
 import { BESIDE, MARGIN } from "./tip.js";
 
@@ -27,7 +28,7 @@ class LayoutView {
   }
 
   get isShown() {
-    return this.page.stage.name === STAGE;
+    return this.page.stage.name === LAYOUTS;
   }
 
   /** The moves of the tree that is shown. */

@@ -23,7 +23,7 @@ import { Viewport } from "./viewport.js";
 import { bundle } from "./wires.js";
 
 const LEGIBLE = 0.5; // scale below which a picture is not shown whole at first
-const READABLE_AT_ONCE = 0.62; // scale at which groups are opened at first: texts of 8 pixels
+const READABLE_AT_ONCE = 0.72; // scale at which groups are opened at first: texts of 9 pixels
 const READABLE_SCALE = 0.8; // minimum scale for inspecting an item
 
 class Page {

@@ -3,8 +3,6 @@
 
 import { BULGE } from "./wires.js";
 
-export const STAGE = "layouts";
-
 /** The moves of a tree: {tensor, collective, axes, bytes, becomes} each, and by edge those that are on it. */
 export class Moves {
   constructor(graph, tree) {

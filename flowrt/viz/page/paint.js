@@ -88,7 +88,7 @@ class Painter {
     const label = fitted(context, `▾ ${picture.stage.tree.labels[box.item]}`, box.width - 28);
     const used = this.#titleText(label, box, box.x + 14, theme.ink);
     if (!this.hasTexts) return;
-    context.font = `11px ${theme.font}`;
+    context.font = `12.5px ${theme.font}`;
     const detail = this.#detail(box.item);
     const hasRoom = used + context.measureText(detail).width + 40 < box.width;
     if (hasRoom) this.#titleText(detail, box, box.x + used + 22, theme.muted);
@@ -133,7 +133,7 @@ class Painter {
       this.#detail(box.item),
       box,
       9,
-      `12px ${theme.font}`,
+      `12.5px ${theme.font}`,
       this.colours.isAmount ? theme.ink : theme.muted,
     );
   }
@@ -177,7 +177,7 @@ class Painter {
   #flag({ item, x, y, width }, text) {
     const { context, theme } = this;
     context.globalAlpha = this.isFaded(item) ? FADED : 1;
-    context.font = `600 12px ${theme.font}`;
+    context.font = `600 12.5px ${theme.font}`;
     const flag = context.measureText(text).width + 14;
     const [left, top] = [x + width - flag, y - FLAG - 1];
     context.fillStyle = theme.accent;
@@ -198,10 +198,10 @@ class Painter {
     this.#stroke(box.item, theme.line, 1);
     if (!this.hasTexts) return;
     const label = stage.tree.labels[box.item];
-    if (small) return this.#text(label, box, 0.5, `11.5px ${theme.font}`, theme.ink);
+    if (small) return this.#text(label, box, 0.5, `12.5px ${theme.font}`, theme.ink);
     const below = this.colours.describe(box.item) || this.#type(box);
     this.#text(label, box, -7, `13px ${theme.font}`, theme.ink);
-    this.#text(below, box, 8.5, `11px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
+    this.#text(below, box, 8.5, `12.5px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
   }
 
   /** The operation's type and what it makes, or that alone if the name has the type, or if both have no room. */
@@ -214,7 +214,7 @@ class Painter {
     const isSaid = stage.tree.labels[item].startsWith(op);
     if (isSaid && shape) return shape;
     const both = `${op}  ${shape}`;
-    context.font = `11px ${theme.font}`;
+    context.font = `12.5px ${theme.font}`;
     return shape && context.measureText(both).width > room(box) ? shape : both;
   }
 
@@ -335,12 +335,12 @@ class Painter {
     const { points, course } = wire.curve;
     const isAtStart = this.picture.standsIn[this.selected] === wire.to;
     const [endX, endY] = isAtStart ? points[0] : points.at(-1);
-    const [x, y] = course === "down" ? [endX, endY + (isAtStart ? 14 : -18)] : [endX, endY - 12];
-    context.font = `10.5px ${theme.font}`;
+    const [x, y] = course === "down" ? [endX, endY + (isAtStart ? 13 : -14)] : [endX, endY - 12];
+    context.font = `12.5px ${theme.font}`;
     const width = context.measureText(text).width + 10;
     context.fillStyle = theme.page;
     context.beginPath();
-    context.roundRect(x - width / 2, y - 8, width, 16, 8);
+    context.roundRect(x - width / 2, y - 9, width, 18, 9);
     context.fill();
     this.#line(theme.accent, 1);
     context.fillStyle = theme.ink;
