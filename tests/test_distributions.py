@@ -192,7 +192,11 @@ def test_vectors_and_mixtures_are_made_of_normal_numbers() -> None:
     found = run({
         "diagonal": diagonal.log_prob(value), "same": same.log_prob(value),
         "triangle": triangle.log_prob(value), "full": full.log_prob(value),
-        "kl": (tfd.kl_divergence(same, triangle), tfd.kl_divergence(diagonal, diagonal)),
+        "kl": (
+            tfd.kl_divergence(same, triangle), tfd.kl_divergence(diagonal, diagonal),
+            tfd.kl_divergence(diagonal, triangle), tfd.kl_divergence(triangle, diagonal),
+            tfd.kl_divergence(triangle, same),
+        ),
         "entropy": (diagonal.entropy(), same.entropy(), tfd.Independent(tfd.Normal(LOC, SCALE), 1).entropy()),
         "mixture": SAMPLED["Mixture"]().log_prob(value[:, 0]),
         "family": SAMPLED["MixtureSameFamily"]().log_prob(value[:, 0]),
@@ -212,6 +216,8 @@ def test_vectors_and_mixtures_are_made_of_normal_numbers() -> None:
     ratio = np.log(np.linalg.det(theirs) / np.linalg.det(ours))
     np.testing.assert_allclose(found["kl"][0], 0.5 * (trace - 3 + ratio), rtol=1e-9)
     np.testing.assert_allclose(found["kl"][1], 0, atol=1e-12)
+    np.testing.assert_allclose(found["kl"][2], found["kl"][0])
+    np.testing.assert_allclose(found["kl"][3], found["kl"][4])
     for entropy in found["entropy"]:
         np.testing.assert_allclose(entropy, (0.5 + 0.5 * math.log(2 * math.pi)) * 3 + np.log(SCALE).sum(-1))
     mixed = np.log(np.exp(densities(value[:, :1]) + weights).sum(-1))

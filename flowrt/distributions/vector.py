@@ -250,3 +250,17 @@ def _kl_tril(a: MultivariateNormalTriL, b: MultivariateNormalTriL, name: str | N
     distance = reduce_sum(square(b._over_scale(b.loc - a.loc)), -1)
     spread = reduce_sum(square(mixed), [-2, -1])
     return b._log_det() - a._log_det() + 0.5 * (spread + distance - a._size())
+
+
+@RegisterKL(MultivariateNormalDiag, MultivariateNormalTriL)
+def _kl_diag_tril(a: MultivariateNormalDiag, b: MultivariateNormalTriL, name: str | None = None) -> Tensor:
+    return _kl_tril(_as_triangle(a), b)
+
+
+@RegisterKL(MultivariateNormalTriL, MultivariateNormalDiag)
+def _kl_tril_diag(a: MultivariateNormalTriL, b: MultivariateNormalDiag, name: str | None = None) -> Tensor:
+    return _kl_tril(a, _as_triangle(b))
+
+
+def _as_triangle(kind: MultivariateNormalDiag) -> MultivariateNormalTriL:
+    return MultivariateNormalTriL(kind.loc, matrix_diag(kind._diagonal))
