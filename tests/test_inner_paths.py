@@ -276,6 +276,13 @@ def test_private_attributes_that_public_programs_read() -> None:
     assert len(x.get_shape()._dims) == 2
 
 
+def test_libraries_hang_their_own_attributes_on_tensors() -> None:
+    with tf.Graph().as_default():
+        x, w = tf.placeholder(tf.float32), tf.Variable(1.0)
+    x.scope = w.scope = "Input"  # type: ignore[attr-defined]
+    assert (x.op.outputs[0].scope, w.scope) == ("Input", "Input")  # type: ignore[attr-defined]
+
+
 def test_a_scope_for_the_compiler_changes_nothing() -> None:
     from flowrt.contrib.compiler import jit
 

@@ -105,6 +105,9 @@ seq2seq: python -> contrib.seq2seq
 seq2seq.python: ops -> contrib.seq2seq
 seq2seq.python.ops: attention_wrapper basic_decoder beam_search_decoder beam_search_ops decoder helper loss
     -> contrib.seq2seq
+legacy_seq2seq: python -> contrib.legacy_seq2seq
+legacy_seq2seq.python: ops -> contrib.legacy_seq2seq
+legacy_seq2seq.python.ops: seq2seq -> contrib.legacy_seq2seq
 factorization: python -> contrib.factorization
 factorization.python: ops -> contrib.factorization
 factorization.python.ops: clustering_ops kmeans -> contrib.factorization

@@ -47,7 +47,8 @@ class Tensor(Symbolic):
         array([3., 5.], dtype=float32)
     """
 
-    __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
+    # with a dict, empty unless used: libraries such as tflearn hang their variables and scopes on tensors
+    __slots__ = ("__dict__", "__weakref__", "dtype", "index", "op", "ref")
     __array_priority__ = 100  # so that ``array * tensor`` calls the tensor's method first
 
     def __init__(self, op: Operation, index: int, dtype: DType) -> None:
