@@ -132,7 +132,8 @@ class Bijector:
         """The logarithm of the magnitude of the inverse's determinant at ``y``."""
         with self._scope(name):
             given = convert_to_tensor(y, self.dtype)
-            if hasattr(self, "_inverse_log_det_jacobian"):
+            is_made_here = given in self._made_of and hasattr(self, "_forward_log_det_jacobian")
+            if hasattr(self, "_inverse_log_det_jacobian") and not is_made_here:
                 found = self._inverse_log_det_jacobian(given)
                 return self._over_event(given, found, self._least_inverse, event_ndims)
             x = self.inverse(given)
