@@ -45,7 +45,7 @@ def all_max(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 def reduce_sum(tensors: Sequence[Tensor]) -> Tensor:
-    """The sum of ``tensors`` on the device of the scope that it is made in."""
+    """The sum of ``tensors``, on the device of the scope that it is asked for in."""
     return _folded("reduce_sum", tensors, add_v2)
 
 

@@ -340,9 +340,14 @@ def random_uniform(
         low, high = convert_to_tensor(minval, dtype, "min"), convert_to_tensor(maxval, dtype, "max")
         drawn = _affine(random_uniform_op, shape, dtype, seed, subtract(high, low), low, "add")
         is_inside = less(drawn, high)  # the sum can round up to maxval, which is not to be drawn
-        if not (isinstance(minval, (int, float)) and isinstance(maxval, (int, float)) and minval < maxval):
+        if not _ascend(minval, maxval):
             is_inside = equal(is_inside, less(low, high))
         return select_v2(is_inside, drawn, low, name=scope)
+
+
+def _ascend(low: Any, high: Any) -> bool:
+    """Whether both are numbers, the first the smaller one."""
+    return isinstance(low, (int, float)) and isinstance(high, (int, float)) and low < high
 
 
 def _is_number(value: Any, number: int) -> bool:
