@@ -10,5 +10,9 @@ from flowrt.graph.ops.ragged.rows import range as range
 from flowrt.graph.ops.ragged.rows import stack_rows as _stack
 from flowrt.graph.ops.ragged.rows import where as where
 from flowrt.graph.ops.ragged.values import RaggedTensorValue as RaggedTensorValue
+from flowrt.ragged.segments import placeholder as placeholder
+from flowrt.ragged.segments import row_splits_to_segment_ids as row_splits_to_segment_ids
+from flowrt.ragged.segments import segment_ids_to_row_splits as segment_ids_to_row_splits
+from flowrt.ragged.segments import stack_dynamic_partitions as stack_dynamic_partitions
 
 stack = _stack

@@ -106,3 +106,22 @@ def test_one_ragged_tensor_is_joined_with_none(session: tf.Session) -> None:
 def test_a_mask_along_an_inner_axis_is_refused() -> None:
     with pytest.raises(tf.errors.UnimplementedError, match="expected axis 0; got 1"):
         tf.boolean_mask(tf.ragged.constant(ROWS), [True, False], axis=1)
+
+
+def test_partitions_are_stacked_and_rows_are_numbered(session: tf.Session) -> None:
+    stacked = tf.ragged.stack_dynamic_partitions(tf.ragged.constant(ROWS), [1, 0, 1], 3)
+    assert session.run(stacked).to_list() == [[[]], [[3, 1], [4, 1, 5]], []]
+    by_value = tf.ragged.stack_dynamic_partitions([[1, 2], [3, 4]], [[1, 0], [2, 0]], 3)
+    assert session.run(by_value).to_list() == [[2, 4], [1], [3]]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected numbers below num_partitions"):
+        session.run(tf.ragged.stack_dynamic_partitions([1, 2], [0, tf.placeholder_with_default(7, [])], 3))
+    ids = tf.ragged.row_splits_to_segment_ids([0, 2, 2, 3], out_type=tf.int32)
+    assert (session.run(ids).tolist(), ids.dtype) == ([0, 0, 2], tf.int32)
+    assert session.run(tf.ragged.segment_ids_to_row_splits(ids, 4)).tolist() == [0, 2, 2, 3, 3]
+
+
+def test_a_ragged_placeholder_is_fed_with_rows(session: tf.Session) -> None:
+    rows = tf.ragged.placeholder(tf.float32, 2, [1])
+    value = tf.ragged.constant_value([[[[1.0], [2.0]], []], [[[3.0]]]], tf.float32, 2, (1,))
+    assert rows.shape.as_list() == [None, None, None, 1]
+    assert session.run(rows * 2, {rows: value}).to_list() == [[[[2], [4]], []], [[[6]]]]
