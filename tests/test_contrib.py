@@ -357,3 +357,28 @@ def test_nccl_gives_every_device_the_same() -> None:
         assert session.run(nccl.reduce_sum(again)).tolist() == [8, 6]
     with pytest.raises(InvalidArgumentError, match=r"nccl.all_sum: expected a tensor of each device"):
         nccl.all_sum([])
+
+
+def test_groups_of_channels_are_normalized() -> None:
+    values = np.random.default_rng(1).normal(3, 2, (2, 3, 4, 6)).astype(np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        found = layers.group_norm(
+            tf.constant(values), 2, param_initializers={"gamma": tf.constant_initializer(2)}
+        )
+        session.run(tf.global_variables_initializer())
+        assert [v.op.name for v in tf.global_variables()] == ["GroupNorm/beta", "GroupNorm/gamma"]
+        groups = session.run(found).reshape(2, 12, 2, 3)
+        np.testing.assert_allclose(groups.mean((1, 3)), 0, atol=1e-5)
+        np.testing.assert_allclose(groups.std((1, 3)), 2, atol=1e-4)
+        with pytest.raises(InvalidArgumentError, match="expected a multiple of 4 channels; got 6"):
+            layers.group_norm(tf.constant(values), 4)
+
+
+def test_maxout_unit_norm_and_dense_to_sparse() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        assert session.run(layers.maxout([[1.0, 5, 2, 3]], 2)).tolist() == [[5, 3]]
+        assert session.run(layers.unit_norm([[3.0, 4.0]], 1)) == pytest.approx(np.array([[0.6, 0.8]]))
+        sparse = session.run(layers.dense_to_sparse([[1, 9], [9, 2]], eos_token=9))
+        assert (sparse.indices.tolist(), sparse.values.tolist()) == ([[0, 0], [1, 1]], [1, 2])
+        with pytest.raises(InvalidArgumentError, match="expected a multiple of 3"):
+            layers.maxout([[1.0, 5, 2, 3]], 3)

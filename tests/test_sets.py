@@ -77,3 +77,14 @@ def test_mistakes_are_typed() -> None:
         tf.sets.set_size([[1]])
     with pytest.raises(DTypeError, match="float32"):
         tf.sets.union([[1.0]], [[2.0]])
+
+
+def test_rows_beyond_the_numbers_of_int64_are_refused() -> None:
+    places, values = np.array([[0, 0], [2**62, 0]]), np.array([1, 2])
+    many = tf.SparseTensor(places, values, [2**62 + 1, 2])
+    more = tf.SparseTensor(np.insert(places, 0, 0, 1), values, [4, 2**62 + 1, 2])
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=f"below 2.*63; got row {2**62}, 2 values"):
+            session.run(tf.sets.union(many, many))
+        with pytest.raises(InvalidArgumentError, match=r"set1_shape: expected fewer than 2\*\*63 rows"):
+            session.run(tf.sets.union(more, more))

@@ -7,7 +7,7 @@ cudnn_rnn           networks of LSTM and GRU with cuDNN's formulas
 data                transformations of datasets
 distributions       probability distributions
 distribute          strategies, under their older names
-layers              layers with variables called weights and biases; optimize_loss
+layers              layers with variables called weights and biases; rarer_layers; optimize_loss
 factorization       points put into groups
 estimator           heads, hooks and exports of estimators
 feature_columns     feature columns of `layers`

@@ -33,6 +33,7 @@ from flowrt.contrib.optimize_loss import (
     adaptive_clipping_fn,
     optimize_loss,
 )
+from flowrt.contrib.rarer_layers import dense_to_sparse, group_norm, maxout, unit_norm
 from flowrt.contrib.summarize import (
     summarize_activation,
     summarize_activations,
@@ -71,9 +72,9 @@ __all__ = [
     "OPTIMIZER_CLS_NAMES", "OPTIMIZER_SUMMARIES", "adaptive_clipping_fn", "apply_regularization",
     "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose", "convolution2d",
     "convolution2d_transpose", "dropout", "elu", "embed_sequence", "flatten", "fully_connected",
-    "instance_norm", "l1_l2_regularizer",
-    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d",
-    "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat",
+    "dense_to_sparse", "group_norm", "instance_norm", "l1_l2_regularizer",
+    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d", "maxout",
+    "one_hot_encoding", "optimize_loss", "relu", "relu6", "repeat", "unit_norm",
     "separable_conv2d", "separable_convolution2d", "softmax", "stack",
     "sum_regularizer", "summarize_activation", "summarize_activations", "summarize_collection",
     "summarize_tensor", "summarize_tensors",

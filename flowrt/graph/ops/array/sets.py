@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,12 +39,21 @@ def _rows(name: str, places: Any, sizes: Any, validate_indices: bool) -> Keys:
         raise InvalidArgumentError(f"{name}_indices: expected places within {list(shape)}; got one outside")
     *leading, last = places.T  # not all in one number: widths may be 2**62
     rows = np.zeros_like(last)
+    if math.prod(shape[:-1]) >= 2**63:
+        raise InvalidArgumentError(f"{name}_shape: expected fewer than 2**63 rows; got {list(shape)}")
     if leading and len(places):
         rows = np.ravel_multi_index(tuple(leading), shape[:-1])
     steps = np.diff(rows)
     if validate_indices and ((steps < 0) | ((steps == 0) & (np.diff(last) <= 0))).any():
         raise InvalidArgumentError(f"{name}_indices: expected places in ascending order, each once")
     return np.asarray(rows, np.int64)
+
+
+def _keys(rows: Any, count: int, ranks: Any) -> Keys:
+    last = int(rows.max(initial=0))
+    if (last + 1) * count >= 2**63:
+        raise InvalidArgumentError(f"expected rows times values below 2**63; got row {last}, {count} values")
+    return np.asarray(rows * count + ranks, np.int64)
 
 
 def _operate(
@@ -59,7 +69,7 @@ def _operate(
     different, ranks = np.unique(np.concatenate([values for _, values, _ in sets]), return_inverse=True)
     count, split = max(len(different), 1), len(sets[0][1])
     keys = [
-        _rows(f"set{i}", places, sizes, validate_indices) * count + rank
+        _keys(_rows(f"set{i}", places, sizes, validate_indices), count, rank)
         for i, ((places, _, sizes), rank) in enumerate(
             zip(sets, (ranks.ravel()[:split], ranks.ravel()[split:]), strict=True), 1
         )
@@ -106,7 +116,7 @@ def _count(
     places, values, sizes = (_host(xp, part) for part in (set_indices, set_values, set_shape))
     _, ranks = np.unique(values, return_inverse=True)
     width = max(len(values), 1)
-    keys = np.unique(_rows("set", places, sizes, validate_indices) * width + ranks.ravel())
+    keys = np.unique(_keys(_rows("set", places, sizes, validate_indices), width, ranks.ravel()))
     outer = sizes[:-1].tolist()
     counts = np.bincount(keys // width, minlength=int(np.prod(outer))).reshape(outer)
     return delivered(xp, xp.asarray(counts), np.int32, out)
