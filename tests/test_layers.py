@@ -55,7 +55,7 @@ FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
 LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "crc32c": ("flowrt.storage.checksums",),
-    "PIL": ("flowrt.graph.ops.text.image_codecs",),
+    "PIL": ("flowrt.graph.ops.text.image_codecs", "flowrt.keras.preprocessing.image_files"),
     "cupy": ("flowrt.device.cuda.cuda",),
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),

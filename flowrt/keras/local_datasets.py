@@ -104,8 +104,8 @@ def load_imdb(
         texts.append(file[f"x_{part}"][order])
         labels.append(file[f"y_{part}"][order])
     at = len(texts[0])
-    x, y = _marked(np.concatenate(texts), np.concatenate(labels), start_char, index_from, maxlen)
-    x = _usual_words(x, num_words, skip_top, oov_char)
+    marked, y = _marked(np.concatenate(texts), np.concatenate(labels), start_char, index_from, maxlen)
+    x = _usual_words(marked, num_words, skip_top, oov_char)
     return (x[:at], y[:at]), (x[at:], y[at:])
 
 
@@ -119,8 +119,8 @@ def load_reuters(
     file = _read_objects(path)
     order = np.arange(len(file["x"]))
     np.random.RandomState(seed).shuffle(order)
-    x, y = _marked(file["x"][order], file["y"][order], start_char, index_from, maxlen)
-    x = _usual_words(x, num_words, skip_top, oov_char)
+    marked, y = _marked(file["x"][order], file["y"][order], start_char, index_from, maxlen)
+    x = _usual_words(marked, num_words, skip_top, oov_char)
     at = int(len(x) * (1 - test_split))
     return (x[:at], y[:at]), (x[at:], y[at:])
 

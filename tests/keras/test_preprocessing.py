@@ -57,13 +57,13 @@ def test_images_come_in_batches_normalized() -> None:
     assert [len(batch) for batch in found] == [2, 2, 1]
     assert sorted(np.concatenate(labels)) == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(np.concatenate(found).mean((1, 2, 3)), 0, atol=1e-6)
-    with pytest.raises(UnimplementedError, match="brightness_range is not supported"):
-        image.ImageDataGenerator(brightness_range=[0.5, 1])
+    with pytest.raises(UnimplementedError, match="zca_whitening is not supported"):
+        image.ImageDataGenerator(zca_whitening=True)
 
 
-_HALVED = np.array([[1, 3, 0, 0], [0, 3, 1, 0], [0, 1, 3, 0], [0, 0, 3, 1]]) / 4
+_HALVED = np.array([[0, 3, 1, 0], [0, 1, 3, 0], [0, 0, 3, 1], [0, 0, 1, 3]]) / 4  # about row 2.5, not 1.5
 CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
-    "a quarter turn": ({"theta": 90}, lambda x: np.rot90(x, -1)),
+    "a quarter turn": ({"theta": 90}, lambda x: x[[3, 3, 3, 2]].swapaxes(0, 1)),
     "shifts": ({"tx": 1, "ty": -2}, lambda x: x[[1, 2, 3, 3]][:, [0, 0, 0, 1]]),
     "half a pixel": ({"ty": 0.5}, lambda x: (x + x[:, [1, 2, 3, 3]]) / 2),
     "a zoom of rows": ({"zx": 0.5}, lambda x: np.einsum("ij,jkc->ikc", _HALVED, x)),
@@ -216,3 +216,83 @@ def test_models_are_drawn(tmp_path: Path) -> None:
     assert "subgraph" in text
     assert "small: Dense" in text
     assert (tmp_path / "model.dot").read_text().startswith("digraph { rankdir=LR")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Images of one colour, whose number tells file and class: 0 to 3 in ``a``, 100 to 103 in ``b``."""
+    for number, name in enumerate("ab"):
+        (tmp_path / name).mkdir()
+        for i in range(4):
+            image.save_img(tmp_path / name / f"{i}.png", np.full([2, 3, 3], 100 * number + i), scale=False)
+        (tmp_path / name / "notes.txt").write_text("no image")
+    return tmp_path
+
+
+def test_images_come_from_folders_of_classes(folder: Path) -> None:
+    generator = image.ImageDataGenerator(validation_split=0.5)
+    options: dict[str, Any] = {"target_size": (4, 4), "batch_size": 3, "shuffle": False}
+    batches = generator.flow_from_directory(folder, **options)
+    assert batches.class_indices == {"a": 0, "b": 1}
+    assert (batches.samples, len(batches), batches.filenames[4]) == (8, 3, "b/0.png")
+    x, y = batches[1]
+    np.testing.assert_array_equal(x[:, 0, 0, 0], [3, 100, 101])
+    np.testing.assert_array_equal(y, [[1, 0], [0, 1], [0, 1]])
+    for subset, mode, expected in (
+        ("validation", "binary", ([0, 1, 100], [0, 0, 1])),
+        ("training", "sparse", ([2, 3, 102], [0, 0, 1])),
+    ):
+        x, y = next(
+            generator.flow_from_directory(
+                folder, color_mode="grayscale", class_mode=mode, subset=subset, **options
+            )
+        )
+        np.testing.assert_array_equal(x[:, 0, 0, 0], expected[0])
+        np.testing.assert_array_equal(y, expected[1])
+    x, same = generator.flow_from_directory(folder, classes=["b"], class_mode="input", **options)[0]
+    np.testing.assert_array_equal(x, same)
+    assert generator.flow_from_directory(folder, class_mode=None, **options)[0].shape == (3, 4, 4, 3)
+
+
+def test_changed_images_are_kept_in_a_folder(folder: Path) -> None:
+    kept = folder / "kept"
+    kept.mkdir()
+    x = np.arange(12.0).reshape(1, 2, 2, 3)
+    next(image.ImageDataGenerator().flow(x, save_to_dir=kept, save_prefix="new"))
+    (file,) = kept.iterdir()
+    assert file.name.startswith("new_")
+    stretched = (x[0].astype("float32") / 11 * 255).astype("uint8")
+    np.testing.assert_array_equal(image.img_to_array(image.load_img(file)), stretched)
+
+
+def test_brightness_is_a_factor_of_the_stretched_image() -> None:
+    x = np.array([[[0.0], [51.0], [102.0]]])
+    found = image.ImageDataGenerator().apply_transform(x, {"brightness": 0.5})
+    np.testing.assert_allclose(found[0, :, 0], [0, 63, 127], atol=1)
+    generator = image.ImageDataGenerator(brightness_range=[0.5, 1.5])
+    drawn = np.random.RandomState(2)
+    drawn.uniform(size=2)  # of the two flips
+    assert generator.get_random_transform((2, 2, 1), seed=2)["brightness"] == drawn.uniform(0.5, 1.5)
+
+
+def test_mistakes_with_files_of_images_are_named(folder: Path) -> None:
+    generator, file = image.ImageDataGenerator(), folder / "a/0.png"
+    for call, error, message in (
+        (lambda: image.load_img(file, color_mode="bgr"), InvalidArgumentError, "color_mode 'grayscale'"),
+        (lambda: image.load_img(file, target_size=(1, 1), interpolation="no"), InvalidArgumentError, "'no'"),
+        (lambda: image.array_to_img(np.ones([2, 2])), InvalidArgumentError, "an array of rank 3"),
+        (lambda: image.array_to_img(np.ones([2, 2, 2])), InvalidArgumentError, "1, 3 or 4 channels; got 2"),
+        (lambda: generator.flow_from_directory(folder / "c"), NotFoundError, "expected a folder at"),
+        (
+            lambda: generator.flow_from_directory(folder, class_mode="onehot"),
+            InvalidArgumentError,
+            "got 'onehot'",
+        ),
+        (
+            lambda: image.ImageDataGenerator(brightness_range=0.5),
+            InvalidArgumentError,
+            r"brightness_range \[least, most\]; got 0\.5",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -1,9 +1,11 @@
 """``flowrt.keras.preprocessing``: data as arrays.
 
-sequence    sequences of one length
-text        words as integers
-image       batches of images, randomly changed
-affine      images turned, shifted, sheared and zoomed
+sequence       sequences of one length
+text           words as integers
+image          images changed at random
+image_files    images in files and folders
+image_batches  their batches
+affine         images turned, shifted, sheared and zoomed
 """
 
 from flowrt.keras.preprocessing import image as image

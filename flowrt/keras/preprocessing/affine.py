@@ -29,7 +29,8 @@ def apply_affine_transform(
     order: int = 1,
 ) -> Array:
     """The image ``x`` turned by ``theta`` degrees, shifted by ``tx`` rows and ``ty`` columns, sheared by
-    ``shear`` degrees and with its rows and columns ``zx`` and ``zy`` times as far apart, about its middle.
+    ``shear`` degrees and with its rows and columns ``zx`` and ``zy`` times as far apart, about a point one
+    pixel after its middle.
 
     What is outside is filled by ``fill_mode`` ("constant" with ``cval``, "nearest", "reflect" or "wrap");
     ``order`` is that of the splines between pixels. Raises `FailedPreconditionError` without SciPy.
@@ -45,8 +46,9 @@ def apply_affine_transform(
     matrix = matrix @ np.diag([zx, zy, 1])
     if (matrix == np.eye(3)).all():
         return x
-    middle = [x.shape[axis] / 2 - 0.5 for axis in (row_axis, col_axis)]
-    matrix = _shift(*middle) @ matrix @ _shift(*(-place for place in middle))
+    # as in TensorFlow 1.15; later versions turn about the middle, which is a pixel before
+    pivot = [x.shape[axis] / 2 + 0.5 for axis in (row_axis, col_axis)]
+    matrix = _shift(*pivot) @ matrix @ _shift(*(-place for place in pivot))
     planes = [
         _ndimage().affine_transform(
             plane, matrix[:2, :2], matrix[:2, 2], order=order, mode=fill_mode, cval=cval

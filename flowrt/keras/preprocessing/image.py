@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flowrt.errors import UnimplementedError
+from flowrt.errors import NotFoundError, UnimplementedError
 from flowrt.graph.source import misuse
+from flowrt.keras.preprocessing import image_files
 from flowrt.keras.preprocessing.affine import apply_affine_transform, apply_channel_shift
-from flowrt.keras.sequences import Sequence
+from flowrt.keras.preprocessing.image_batches import FileBatches, ImageBatches, Saved
+from flowrt.keras.preprocessing.image_files import ImageFiles, listed, part_of
 
+array_to_img, load_img, save_img = image_files.array_to_img, image_files.load_img, image_files.save_img
+apply_brightness_shift = image_files.apply_brightness_shift
+NumpyArrayIterator, DirectoryIterator = ImageBatches, FileBatches
 Array = np.ndarray[Any, Any]
 
 
@@ -32,8 +37,9 @@ class ImageDataGenerator:
     ``rotation_range`` and ``shear_range`` are degrees. A shift is at most a share of the image below 1, or
     that many pixels; of a list, one of its entries, of a whole number, one below it. ``zoom_range`` is
     ``[least, most]``, or a number on both sides of 1. What comes from outside is filled by ``fill_mode``:
-    "nearest", "constant" (``cval``), "reflect" or "wrap". Whitening, changes of brightness and channels first
-    are absent: they raise `UnimplementedError`. All but flips need SciPy.
+    "nearest", "constant" (``cval``), "reflect" or "wrap". ``brightness_range`` is ``[least, most]``,
+    and needs Pillow. Whitening and channels first are absent: they raise `UnimplementedError`. Turns, shifts,
+    shears and zooms need SciPy.
     """
 
     def __init__(
@@ -47,11 +53,7 @@ class ImageDataGenerator:
         preprocessing_function: Callable[[Array], Array] | None = None, data_format: str | None = None,
         validation_split: float = 0.0, interpolation_order: int = 1, dtype: Any = "float32",
     ) -> None:  # fmt: skip
-        absent = {
-            "zca_whitening": zca_whitening,
-            "brightness_range": brightness_range,
-            "data_format": data_format == "channels_first",
-        }
+        absent = {"zca_whitening": zca_whitening, "data_format": data_format == "channels_first"}
         for name in (name for name, is_asked in absent.items() if is_asked):
             raise misuse(f"ImageDataGenerator: {name} is not supported", UnimplementedError)
         if data_format not in (None, "channels_last"):
@@ -69,6 +71,11 @@ class ImageDataGenerator:
         self.zoom_range = zoom_range if np.ndim(zoom_range) else [1 - zoom_range, 1 + zoom_range]
         if len(self.zoom_range) != 2:
             raise misuse(f"ImageDataGenerator: expected zoom_range [least, most]; got {zoom_range!r}")
+        if brightness_range is not None and np.shape(brightness_range) != (2,):
+            raise misuse(
+                f"ImageDataGenerator: expected brightness_range [least, most]; got {brightness_range!r}"
+            )
+        self.brightness_range = brightness_range
         self.channel_shift_range, self.fill_mode, self.cval = channel_shift_range, fill_mode, cval
         self.horizontal_flip, self.vertical_flip, self.rescale = horizontal_flip, vertical_flip, rescale
         self.preprocessing_function, self.validation_split = preprocessing_function, validation_split
@@ -96,9 +103,10 @@ class ImageDataGenerator:
 
     def get_random_transform(self, img_shape: tuple[int, ...], seed: int | None = None) -> dict[str, Any]:
         """A change for `apply_transform` of an image of the shape ``img_shape``; TensorFlow's for a seed."""
-        return self._drawn_transform(np.random if seed is None else np.random.RandomState(seed), img_shape)
+        return self.drawn_transform(np.random if seed is None else np.random.RandomState(seed), img_shape)
 
-    def _drawn_transform(self, random: Any, img_shape: tuple[int, ...]) -> dict[str, Any]:
+    def drawn_transform(self, random: Any, img_shape: tuple[int, ...]) -> dict[str, Any]:
+        """`get_random_transform` with numbers of ``random``, in TensorFlow's order."""
         turned = random.uniform(-self.rotation_range, self.rotation_range) if self.rotation_range else 0
         down, across = (
             _drawn_shift(random, most, size)
@@ -111,7 +119,8 @@ class ImageDataGenerator:
         return {
             "theta": turned, "tx": down, "ty": across, "shear": sheared, "zx": zooms[0], "zy": zooms[1],
             "flip_horizontal": flips[0], "flip_vertical": flips[1],
-            "channel_shift_intensity": random.uniform(-most, most) if most else None, "brightness": None,
+            "channel_shift_intensity": random.uniform(-most, most) if most else None,
+            "brightness": None if self.brightness_range is None else random.uniform(*self.brightness_range),
         }  # fmt: skip
 
     def apply_transform(self, x: Array, transform_parameters: dict[str, Any]) -> Array:
@@ -124,7 +133,9 @@ class ImageDataGenerator:
         if given.get("channel_shift_intensity") is not None:
             x = apply_channel_shift(x, given["channel_shift_intensity"])
         x = np.flip(x, 1) if given.get("flip_horizontal") else x
-        return np.flip(x, 0) if given.get("flip_vertical") else x
+        x = np.flip(x, 0) if given.get("flip_vertical") else x
+        brightness = given.get("brightness")
+        return x if brightness is None else apply_brightness_shift(x, brightness)
 
     def random_transform(self, x: Array, seed: int | None = None) -> Array:
         """The image ``x``, changed at random."""
@@ -132,7 +143,8 @@ class ImageDataGenerator:
 
     def flow(
         self, x: Any, y: Any = None, batch_size: int = 32, shuffle: bool = True, sample_weight: Any = None,
-        seed: int | None = None, subset: str | None = None, **_: Any,
+        seed: int | None = None, save_to_dir: Any = None, save_prefix: str = "", save_format: str = "png",
+        subset: str | None = None,
     ) -> ImageBatches:  # fmt: skip
         """Batches without an end; with ``subset`` "training" or "validation" of that part. Iterators of one
         ``seed`` change their images in the same way, as images and their masks need it.
@@ -146,13 +158,33 @@ class ImageDataGenerator:
         for name, array in (("y", arrays[1]), ("sample_weight", arrays[2])):
             if array is not None and len(array) != len(x):
                 raise misuse(f"flow: expected {name} of {len(x)} images; got {len(array)}")
-        if subset not in (None, "training", "validation"):
-            raise misuse(f"flow: expected subset 'training' or 'validation'; got {subset!r}")
-        if subset is not None:
-            at = int(len(x) * self.validation_split)
-            rows = slice(0, at) if subset == "validation" else slice(at, None)
-            arrays = [None if a is None else a[rows] for a in arrays]
-        return ImageBatches(self, arrays, batch_size, shuffle, seed)
+        rows = part_of(len(x), subset, self.validation_split)
+        images, *others = [None if a is None else a[rows] for a in arrays]
+        return ImageBatches(
+            self, images, others, batch_size, shuffle, seed, Saved(save_to_dir, save_prefix, save_format)
+        )
+
+    def flow_from_directory(
+        self, directory: Any, target_size: Any = (256, 256), color_mode: str = "rgb", classes: Any = None,
+        class_mode: str | None = "categorical", batch_size: int = 32, shuffle: bool = True,
+        seed: int | None = None, save_to_dir: Any = None, save_prefix: str = "", save_format: str = "png",
+        follow_links: bool = False, subset: str | None = None, interpolation: str = "nearest",
+    ) -> FileBatches:  # fmt: skip
+        """Batches of the images in the folders of ``directory``, one for each of ``classes``, by default all.
+
+        Labels are one-hot rows with ``class_mode`` "categorical", numbers with "binary" and "sparse", the
+        images themselves with "input"; with None there are none. ``save_to_dir`` is a folder for the
+        changed images. Raises `InvalidArgumentError` for other modes, `NotFoundError` without such a folder.
+        """
+        folder = os.fspath(directory)
+        if not os.path.isdir(folder):
+            raise misuse(f"flow_from_directory: expected a folder at {folder}; there is none", NotFoundError)
+        classes = list(classes or sorted(each.name for each in os.scandir(folder) if each.is_dir()))
+        names, labels = listed(folder, classes, subset, self.validation_split, follow_links)
+        print(f"Found {len(names)} images belonging to {len(classes)} classes.")  # noqa: T201
+        images = ImageFiles([os.path.join(folder, n) for n in names], target_size, color_mode, interpolation)
+        save = Saved(save_to_dir, save_prefix, save_format)
+        return FileBatches(self, images, names, classes, labels, class_mode, batch_size, shuffle, seed, save)
 
 
 def _drawn_shift(random: Any, most: Any, size: int) -> float:
@@ -164,59 +196,3 @@ def _drawn_shift(random: Any, most: Any, size: int) -> float:
     else:
         drawn = random.uniform(-most, most)
     return float(drawn * size if np.max(most) < 1 else drawn)
-
-
-class ImageBatches(Sequence):
-    """Batches of an `ImageDataGenerator`: by number, or as an iterator without an end."""
-
-    def __init__(
-        self,
-        generator: ImageDataGenerator,
-        arrays: list[Any],
-        batch_size: int,
-        shuffle: bool,
-        seed: int | None,
-    ) -> None:
-        self._generator, self._arrays, self.batch_size, self.shuffle = generator, arrays, batch_size, shuffle
-        self.n = len(arrays[0])
-        self._seed, self._drawn = seed, 0
-        self._order: Any = None
-        self._endless: Iterator[Any] | None = None
-
-    def on_epoch_end(self) -> None:
-        """Draw a new order for the next batch."""
-        self._order = None
-
-    def __len__(self) -> int:
-        return math.ceil(self.n / self.batch_size)
-
-    def __getitem__(self, index: int) -> Any:
-        # TensorFlow's numbers: of a seed, other ones for each batch
-        random: Any = np.random if self._seed is None else np.random.RandomState(self._seed + self._drawn)
-        self._drawn += 1
-        if self._order is None:
-            self._order = random.permutation(self.n) if self.shuffle else np.arange(self.n)
-        rows = self._order[index * self.batch_size : (index + 1) * self.batch_size]
-        images, *others = self._arrays
-        changed = [self._changed(images[row].astype("float32"), random) for row in rows]
-        batch = (np.stack(changed), *(a[rows] for a in others if a is not None))
-        return batch if len(batch) > 1 else batch[0]
-
-    def _changed(self, image: Array, random: Any) -> Array:
-        transform = self._generator._drawn_transform(random, image.shape)
-        return self._generator.standardize(self._generator.apply_transform(image, transform))
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        if self._endless is None:
-            self._endless = self._forever()
-        return next(self._endless)
-
-    next = __next__
-
-    def _forever(self) -> Iterator[Any]:
-        while True:
-            yield from (self[index] for index in range(len(self)))
-            self.on_epoch_end()
