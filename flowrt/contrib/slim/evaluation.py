@@ -9,6 +9,7 @@ from flowrt.contrib.training import checkpoint_evaluation
 from flowrt.contrib.training.checkpoint_evaluation import StopAfterNEvalsHook, SummaryAtEndHook
 from flowrt.contrib.training import checkpoints_iterator, wait_for_new_checkpoint
 from flowrt.summary import merge_all
+from flowrt.tf1.missing_names import missing_from
 from flowrt.tf1.training.supervisor import USE_DEFAULT
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.checkpoints.scaffold import Scaffold
@@ -85,3 +86,6 @@ def _hooks(number: int, logdir: Any, summary_op: Any, fed: Any, others: Sequence
     summary = merge_all() if summary_op is USE_DEFAULT else summary_op
     written = [] if summary is None else [SummaryAtEndHook(logdir, summary_op=summary, feed_dict=fed)]
     return [StopAfterNEvalsHook(number), *written, *(others or ())]
+
+
+__getattr__ = missing_from("contrib.slim.evaluation")

@@ -20,6 +20,7 @@ from flowrt.graph.ops.elementwise.comparison import equal, greater_equal
 from flowrt.graph.ops.elementwise.division import mod
 from flowrt.graph.source import misuse
 from flowrt.logging import info
+from flowrt.tf1.missing_names import missing_from
 from flowrt.tf1.training.supervisor import USE_DEFAULT, Supervisor
 from flowrt.train.checkpoints.saver import Saver
 from flowrt.train.optimizers.global_step import get_or_create_global_step
@@ -164,3 +165,6 @@ def _facts(step: Any, number_of_steps: int | None, log_every_n_steps: int) -> di
     stops = greater_equal(step, number_of_steps) if number_of_steps else constant(False)
     logs = {"should_log": equal(mod(step, log_every_n_steps), 0)} if log_every_n_steps > 0 else {}
     return {"should_stop": stops, **logs}
+
+
+__getattr__ = missing_from("contrib.slim.learning")

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from flowrt.tf1.missing_names import missing_from
 from flowrt.train.coordination.coordinator import Coordinator
 from flowrt.train.coordination.queue_runner import start_queue_runners
+
+__all__ = ["QueueRunners"]
 
 
 @contextmanager
@@ -29,3 +32,6 @@ def QueueRunners(session: Any) -> Iterator[None]:
     finally:
         coordinator.request_stop()
         coordinator.join(threads, stop_grace_period_secs=120, ignore_live_threads=True)
+
+
+__getattr__ = missing_from("contrib.slim.queues")

@@ -8,6 +8,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.text.python_calls import Print
 from flowrt.nn import zero_fraction
 from flowrt.summary import histogram, image, scalar
+from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "add_histogram_summary", "add_image_summary", "add_scalar_summary", "add_zero_fraction_summary",
@@ -44,3 +45,6 @@ def add_image_summary(
 ) -> Tensor:
     """A summary of images."""
     return image(_name(tensor, name, prefix), tensor)
+
+
+__getattr__ = missing_from("contrib.slim.summaries")
