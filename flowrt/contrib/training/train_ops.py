@@ -1,4 +1,4 @@
-"""Training operations of ``contrib.training``: a loss that trains when it is computed."""
+"""A loss that trains when it is computed, and the loop that computes it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flowrt.logging import info, warning
 from flowrt.summary import histogram, scalar
 from flowrt.train.optimizers.global_step import get_or_create_global_step
 from flowrt.train.optimizers.optimizer import Optimizer
+from flowrt.train.sessions.monitored_session import MonitoredTrainingSession
 from flowrt.variables.variable import GraphKeys, Variable, trainable_variables
 
 USE_GLOBAL_STEP = 0
@@ -130,3 +131,30 @@ def create_train_op(
     if train_op not in get_default_graph().get_collection(GraphKeys.TRAIN_OP):
         get_default_graph().add_to_collection(GraphKeys.TRAIN_OP, train_op)
     return train_op
+
+
+def train(
+    train_op: Any,
+    logdir: Any,
+    master: str = "",
+    is_chief: bool = True,
+    scaffold: Any = None,
+    hooks: Any = None,
+    chief_only_hooks: Any = None,
+    save_checkpoint_secs: float | None = 600,
+    save_summaries_steps: int | None = 100,
+    config: Any = None,
+    max_wait_secs: float = 7200,
+) -> Any:
+    """Run ``train_op``, of `create_train_op`, until a hook stops it; returns its last value. The other
+    arguments are those of `MonitoredTrainingSession`. Raises `InvalidArgumentError` for a ``logdir`` of None
+    with checkpoints or summaries, as that does.
+    """
+    loss = None
+    with MonitoredTrainingSession(
+        master, is_chief, logdir, scaffold, hooks, chief_only_hooks, save_checkpoint_secs,
+        save_summaries_steps, config=config, max_wait_secs=max_wait_secs,
+    ) as session:  # fmt: skip
+        while not session.should_stop():
+            loss = session.run(train_op)
+    return loss
