@@ -35,17 +35,25 @@ class Frame:
     names the loop.
     """
 
-    __slots__ = ("_outer", "_site", "iteration", "number")
+    __slots__ = ("_number", "_outer", "_site", "iteration")
 
     def __init__(self, outer: Frame | None, site: str) -> None:
         self._outer, self._site = outer, site
-        self.number = self.iteration = 0
+        self._number: int | None = None
+        self.iteration = 0
 
     def enter(self) -> None:
-        """A loop begins: its path is the path to it, the iteration there, and the loop itself."""
-        self.iteration, outer = 0, self._outer
-        path = self._site if outer is None else f"{outer.number}:{outer.iteration}:{self._site}"
-        self.number = int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
+        """A loop begins."""
+        self.iteration, self._number = 0, None
+
+    @property
+    def number(self) -> int:
+        """The number of the path to the loop, the iteration there, and the loop itself."""
+        if self._number is None:
+            outer = self._outer
+            path = self._site if outer is None else f"{outer.number}:{outer.iteration}:{self._site}"
+            self._number = int.from_bytes(blake2b(path.encode(), digest_size=8).digest(), "little")
+        return self._number
 
     def key(self, prefix: str) -> str:
         """The key that begins with ``prefix``, in this iteration."""
