@@ -16,7 +16,7 @@ lookup              tables
 legacy_seq2seq      sequences as lists of steps
 losses              losses with the predictions first
 framework           arg_scope, the global step, nest; assignments: values of variables
-rnn                 recurrent cells and networks; rnn_cells: the rarer ones
+rnn                 recurrent cells and networks
 seq2seq             decoders with attention, beam search; `sequence_loss`
 metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers

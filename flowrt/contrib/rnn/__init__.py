@@ -1,4 +1,7 @@
-"""``flowrt.contrib.rnn``: the cells of `flowrt.nn.rnn_cell`, more of them, stacks of bidirectional layers."""
+"""``flowrt.contrib.rnn``: the cells of `flowrt.nn.rnn_cell`, more of them, stacks of bidirectional layers.
+
+rnn_cells    the rarer cells, and networks that TensorFlow computes by one kernel
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.contrib.rnn_cells import (
+from flowrt.contrib.rnn.rnn_cells import (
     GRUBlockCell,
     GRUBlockCellV2,
     LSTMBlockCell,
