@@ -18,9 +18,9 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".tif", ".tiff")
 _MODES = {"grayscale": "L", "rgb": "RGB", "rgba": "RGBA"}
 
 
-def _pillow(part: str = "Image") -> Any:
+def _pillow() -> Any:
     try:
-        return importlib.import_module(f"PIL.{part}")
+        return importlib.import_module("PIL.Image")
     except ImportError:
         raise misuse(
             "images in files are read by Pillow; pip install 'flowrt[images]'", FailedPreconditionError
@@ -84,7 +84,8 @@ def save_img(
 
 def apply_brightness_shift(x: Array, brightness: float) -> Array:
     """The image ``x`` stretched to 0 to 255, then times ``brightness``, as 8 bits hold it."""
-    image = _pillow("ImageEnhance").Brightness(array_to_img(x)).enhance(brightness)
+    stretched = array_to_img(x)
+    image = importlib.import_module("PIL.ImageEnhance").Brightness(stretched).enhance(brightness)
     found = np.asarray(image, "float32")
     return found[..., np.newaxis] if found.ndim == 2 else found
 
