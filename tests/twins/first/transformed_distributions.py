@@ -101,9 +101,10 @@ def calls(tf):
         positive, statistics=("mode", "mean"),
     )  # fmt: skip
     distribution(
-        "HalfNormal", d.HalfNormal, (a,), x, ("log_prob", "prob", "cdf", "survival_function"),
+        "HalfNormal", d.HalfNormal, (a,), x, ("prob", "cdf", "survival_function"),
         ("entropy", "mean", "variance", "stddev"),
     )  # fmt: skip
+    distribution("Half", d.HalfNormal, (a,), positive, ("log_prob",))  # below 0 its gradient is NaN there
     distribution(
         "StudentTWithAbsDfSoftplusScale", d.StudentTWithAbsDfSoftplusScale, (2 * a + 3, m, m), x,
         ("log_prob",), ("entropy", "mean"),
