@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.elementwise.arithmetic import multiply
 from flowrt.graph.ops.nn.norms import clip_by_norm, global_norm
-from flowrt.graph.ops.text.numerics import check_numerics as check
+from flowrt.graph.ops.text.assertions import check_numerics as check
 from flowrt.graph.ops.text.python_calls import with_dependencies
 from flowrt.graph.source import misuse
 from flowrt.logging import info, warning
@@ -35,10 +37,9 @@ def _changed(gradient: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def multiply_gradients(grads_and_vars: Pairs, gradient_multipliers: Mapping[Any, Any]) -> list[Any]:
     """The pairs with the gradients of some variables, given as themselves or by name, multiplied.
 
-    Raises `InvalidArgumentError` for anything but a dict, for an empty one, and for variables without
-    gradient.
+    Raises `InvalidArgumentError` for an empty dict, and for variables without gradient.
     """
-    if not isinstance(gradient_multipliers, Mapping) or not gradient_multipliers:
+    if not gradient_multipliers:
         raise misuse(
             f"gradient_multipliers: expected a dict; got {gradient_multipliers!r}", InvalidArgumentError
         )
@@ -49,7 +50,7 @@ def multiply_gradients(grads_and_vars: Pairs, gradient_multipliers: Mapping[Any,
             if gradient is None:
                 raise misuse(f"gradient_multipliers: {key} has no gradient", InvalidArgumentError)
             factor = gradient_multipliers[key]
-            gradient = _changed(gradient, lambda values, by=factor: values * by)
+            gradient = _changed(gradient, functools.partial(multiply, factor))
         found.append((gradient, variable))
     return found
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from flowrt.errors import AlreadyExistsError
 from flowrt.executor.session.default_session import as_default, leave
@@ -80,8 +83,8 @@ class _CommandLine(_Debugger):
     def after(self, watched: list[Tensor], values: list[Any]) -> None:
         if not watched:
             return
-        found = {tensor.name: value for tensor, value in zip(watched, values, strict=True)}
-        dump = Dump({name: lambda value=value: value for name, value in found.items()})
+        found = zip(watched, values, strict=True)
+        dump = Dump({tensor.name: functools.partial(np.asarray, value) for tensor, value in found})
         name = self._choice.filter_name if self._choice else None
         if name is not None:
             passing = dump.find(self.filters[name])
