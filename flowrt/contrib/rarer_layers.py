@@ -117,6 +117,7 @@ def dense_to_sparse(
     with variable_scope(scope, "dense_to_sparse", [tensor]):
         given = convert_to_tensor(tensor)
         places = where(not_equal(given, convert_to_tensor(eos_token, given.dtype)))
-        found = SparseTensor(places, gather_nd(given, places), shape(given, out_type="int64"))
+        found: Any = SparseTensor(places, gather_nd(given, places), shape(given, out_type="int64"))
         graph = get_default_graph()
-        return collect_named_outputs(outputs_collections, graph.get_name_scope(), found)
+        collect_named_outputs(outputs_collections, graph.get_name_scope(), found)
+        return found  # type: ignore[no-any-return]

@@ -28,6 +28,7 @@ from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike
 from flowrt.linalg.linear_operator import (
     PRODUCTS,
+    SHARED_HINTS,
     SOLUTIONS,
     Hint,
     LinearOperator,
@@ -197,10 +198,8 @@ class LinearOperatorCirculant3D(_Circulant):
 
 
 def _circulant(left: _Circulant, right: _Circulant, spectrum: Any) -> LinearOperator:
-    hints = (
-        both(hint, left, right) for hint in ("is_non_singular", "is_self_adjoint", "is_positive_definite")
-    )
-    return LinearOperatorCirculant(spectrum, left.dtype, *hints)
+    hints = {hint: both(hint, left, right) for hint in SHARED_HINTS}
+    return LinearOperatorCirculant(spectrum, left.dtype, **hints)
 
 
 PRODUCTS.insert(

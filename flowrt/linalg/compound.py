@@ -22,21 +22,26 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.shapes import Dimension, TensorShape
 from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike
-from flowrt.linalg.linear_operator import Hint, LinearOperator, OfSeveral, always, both, product_of
+from flowrt.linalg.linear_operator import (
+    SHARED_HINTS,
+    Hint,
+    LinearOperator,
+    OfSeveral,
+    always,
+    both,
+    product_of,
+)
 from flowrt.linalg.structured import LinearOperatorDiag, LinearOperatorIdentity
-
-_SHARED = ("is_non_singular", "is_self_adjoint", "is_positive_definite")
-"""Hints that hold of blocks on a diagonal, and of a Kronecker product, if they do of each operator."""
 
 
 class _Independent(OfSeveral):
     """Base of operators of which each acts on its own part: adjoints and inverses are of each."""
 
     def _of_each(self, operators: Sequence[LinearOperator], **hints: Hint) -> LinearOperator:
-        return type(self)(operators, **hints)  # type: ignore[call-arg, arg-type]
+        return type(self)(operators, **hints)  # type: ignore[arg-type]
 
     def _hints(self) -> dict[str, Hint]:
-        return {hint: getattr(self, hint) for hint in (*_SHARED, "is_square")}
+        return {hint: getattr(self, hint) for hint in (*SHARED_HINTS, "is_square")}
 
     def _adjoint(self) -> LinearOperator:
         return self._of_each([operator.adjoint() for operator in self._operators], **self._hints())
@@ -78,7 +83,7 @@ class LinearOperatorBlockDiag(_Independent):
         if not is_square or not all(operator.is_square for operator in operators):
             raise misuse("LinearOperatorBlockDiag: expected square operators; got one that is not")
         super().__init__(
-            operators, _SHARED, "_ds_", name, is_non_singular=is_non_singular,
+            operators, SHARED_HINTS, "_ds_", name, is_non_singular=is_non_singular,
             is_self_adjoint=is_self_adjoint, is_positive_definite=is_positive_definite, is_square=True,
         )  # fmt: skip
 
@@ -144,7 +149,7 @@ class LinearOperatorKronecker(_Independent):
         name: str | None = None,
     ) -> None:
         super().__init__(
-            operators, _SHARED, "_x_", name, is_non_singular=is_non_singular,
+            operators, SHARED_HINTS, "_x_", name, is_non_singular=is_non_singular,
             is_self_adjoint=is_self_adjoint, is_positive_definite=is_positive_definite, is_square=is_square,
         )  # fmt: skip
 

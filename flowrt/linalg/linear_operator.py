@@ -46,6 +46,9 @@ from flowrt.graph.typing import NumericLike
 
 Hint: TypeAlias = bool | None
 
+SHARED_HINTS = ("is_non_singular", "is_self_adjoint", "is_positive_definite")
+"""Hints of products of operators that commute, of blocks and of Kronecker products, if they hold of each."""
+
 
 def always(given: Hint, fact: bool, what: str) -> bool:
     """``fact``, which the hint ``given`` must not deny. Raises `InvalidArgumentError`."""
@@ -270,7 +273,7 @@ class LinearOperator:
     def _to_dense(self) -> Any:
         known = self.batch_shape
         batch = known.as_list() if known.is_fully_defined() else self.batch_shape_tensor()
-        columns = self.domain_dimension.value
+        columns: Any = self.domain_dimension.value
         columns = self.domain_dimension_tensor() if columns is None else columns
         return self.matmul(eye(columns, batch_shape=batch, dtype=self.dtype))
 
@@ -410,7 +413,7 @@ class Rule(NamedTuple):
 def _by_kind(rules: Sequence[Rule], left: LinearOperator, right: LinearOperator) -> LinearOperator:
     for rule in rules:
         if isinstance(left, rule.left) and isinstance(right, rule.right):
-            return rule.made(left, right)  # type: ignore[no-any-return]
+            return rule.made(left, right)
     raise AssertionError("the last rule is for all operators")
 
 
@@ -566,7 +569,7 @@ class OfSeveral(LinearOperator):
         found: Any = constant([], int32)
         for operator in self._operators:
             found = broadcast_dynamic_shape(found, operator.batch_shape_tensor())
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 class LinearOperatorComposition(OfSeveral):

@@ -27,6 +27,7 @@ from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike
 from flowrt.linalg.linear_operator import (
     PRODUCTS,
+    SHARED_HINTS,
     SOLUTIONS,
     Hint,
     LinearOperator,
@@ -224,8 +225,9 @@ class LinearOperatorIdentity(_Sized):
         self._rows = self._columns = _size("num_rows", num_rows, 0, assert_proper_shapes)
         self._batch = _size("batch_shape", batch_shape, 1, assert_proper_shapes)
         hints = (is_non_singular, is_self_adjoint, is_positive_definite, is_square)
-        facts = [always(bool(hint), True, f"{name}: an identity has all hints") for hint in hints]
-        super().__init__(float32 if dtype is None else as_dtype(dtype), None, *facts, name)
+        for hint in hints:
+            always(bool(hint), True, f"{name}: an identity has all hints")
+        super().__init__(float32 if dtype is None else as_dtype(dtype), None, True, True, True, True, name)
 
     def _matmul(self, x: Any, adjoint: bool = False, adjoint_arg: bool = False) -> Any:
         return self._over_batch(x)
@@ -444,10 +446,8 @@ class LinearOperatorHouseholder(LinearOperator):
 
 
 def _diagonal(left: LinearOperator, right: LinearOperator, entries: Any) -> LinearOperator:
-    hints = (
-        both(hint, left, right) for hint in ("is_non_singular", "is_self_adjoint", "is_positive_definite")
-    )
-    return LinearOperatorDiag(entries, *hints)
+    hints = {hint: both(hint, left, right) for hint in SHARED_HINTS}
+    return LinearOperatorDiag(entries, **hints)
 
 
 def _triangular(left: LinearOperator, right: LinearOperator, entries: Any) -> LinearOperator:
