@@ -120,4 +120,4 @@ def dense_to_sparse(
         found: Any = SparseTensor(places, gather_nd(given, places), shape(given, out_type="int64"))
         graph = get_default_graph()
         collect_named_outputs(outputs_collections, graph.get_name_scope(), found)
-        return found  # type: ignore[no-any-return]
+        return found

@@ -198,7 +198,7 @@ class LinearOperatorCirculant3D(_Circulant):
 
 
 def _circulant(left: _Circulant, right: _Circulant, spectrum: Any) -> LinearOperator:
-    hints = {hint: both(hint, left, right) for hint in SHARED_HINTS}
+    hints: dict[str, Any] = {hint: both(hint, left, right) for hint in SHARED_HINTS}
     return LinearOperatorCirculant(spectrum, left.dtype, **hints)
 
 

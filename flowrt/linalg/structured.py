@@ -446,7 +446,7 @@ class LinearOperatorHouseholder(LinearOperator):
 
 
 def _diagonal(left: LinearOperator, right: LinearOperator, entries: Any) -> LinearOperator:
-    hints = {hint: both(hint, left, right) for hint in SHARED_HINTS}
+    hints: dict[str, Any] = {hint: both(hint, left, right) for hint in SHARED_HINTS}
     return LinearOperatorDiag(entries, **hints)
 
 
