@@ -36,9 +36,14 @@ def warm_start(
     checkpoint of those that have another one there. Call it before the operation that initializes variables
     is made.
 
-    >>> tf.train.warm_start("model", "dnn/.*")
-
     Raises `UnimplementedError` for ``var_name_to_vocab_info``, and as `init_from_checkpoint`.
+
+    Example:
+        >>> weights = tf.get_variable("dnn/weights", [2], initializer=tf.ones_initializer())
+        >>> with tf.Session() as session:
+        ...     session.run(weights.initializer)
+        ...     path = tf.train.Saver().save(session, "model/model.ckpt")
+        >>> tf.train.warm_start(path, "dnn/.*")
     """
     if var_name_to_vocab_info:
         raise misuse("warm_start: expected no var_name_to_vocab_info", UnimplementedError)
