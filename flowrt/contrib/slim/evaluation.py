@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.contrib.training import checkpoint_evaluation
+from flowrt.contrib.training import checkpoint_evaluation, checkpoints_iterator, wait_for_new_checkpoint
 from flowrt.contrib.training.checkpoint_evaluation import StopAfterNEvalsHook, SummaryAtEndHook
-from flowrt.contrib.training import checkpoints_iterator, wait_for_new_checkpoint
 from flowrt.summary import merge_all
 from flowrt.tf1.missing_names import missing_from
 from flowrt.tf1.training.supervisor import USE_DEFAULT

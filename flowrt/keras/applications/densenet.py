@@ -43,7 +43,7 @@ def _layer(x: Tensor, name: str) -> Tensor:
 
 def _narrowed(x: Tensor, name: str) -> Tensor:
     """Half of the channels, of half of the rows and columns."""
-    half = x.shape.as_list()[channel_axis()] // 2
+    half = int(x.shape[channel_axis()]) // 2
     x = _conv(_active(x, f"{name}_bn", f"{name}_relu"), half, 1, f"{name}_conv")
     return layers.AveragePooling2D(2, strides=2, name=f"{name}_pool")(x)
 

@@ -40,7 +40,7 @@ def _norm(x: Tensor, name: str) -> Tensor:
 
 def _block(x: Tensor, block: int, filters: int, stride: int) -> Tensor:
     name = f"block_{block}_" if block else "expanded_conv_"
-    passing, channels = x, x.shape.as_list()[channel_axis()]
+    passing, channels = x, int(x.shape[channel_axis()])
     if block:
         x = layers.Conv2D(6 * channels, 1, padding="same", use_bias=False, name=f"{name}expand")(x)
         x = relu6(_norm(x, f"{name}expand_BN"), f"{name}expand_relu")
