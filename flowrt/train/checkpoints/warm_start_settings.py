@@ -42,7 +42,7 @@ def warm_start(
         >>> weights = tf.get_variable("dnn/weights", [2], initializer=tf.ones_initializer())
         >>> with tf.Session() as session:
         ...     session.run(weights.initializer)
-        ...     path = tf.train.Saver().save(session, "model/model.ckpt")
+        ...     path = tf.train.Saver().save(session, "trained/model.ckpt")
         >>> tf.train.warm_start(path, "dnn/.*")
     """
     if var_name_to_vocab_info:
