@@ -108,11 +108,32 @@ def test_mistakes_are_told() -> None:
         (tf.estimator.DNNLinearCombinedClassifier, "expected linear_feature_columns or dnn"),
         (lambda: trained(tf.estimator.LinearClassifier, KIND > 0, 1, COLUMNS, optimizer="Adm"), "'Adm'"),
         (lambda: trained(tf.estimator.LinearClassifier, None, 1, COLUMNS), "there are no labels"),
+        (lambda: trained(tf.estimator.LinearClassifier, KIND > 0, 0, COLUMNS), "at least 1; got 0"),
     ):  # fmt: skip
         with pytest.raises(InvalidArgumentError, match=message):
             call()
     with pytest.raises(DTypeError, match="labels: expected words of the label_vocabulary; got int64"):
         trained(tf.estimator.LinearClassifier, KIND, 1, COLUMNS, n_classes=3, label_vocabulary=list("abc"))
+    with pytest.raises(DTypeError, match="labels: expected integers; got float64"):
+        trained(tf.estimator.LinearClassifier, KIND * 0.7, 1, COLUMNS, n_classes=3)
+    with pytest.raises(DTypeError, match="weight_column: expected a feature's name or a numeric column"):
+        tf.estimator.LinearClassifier(COLUMNS, weight_column=COLUMNS[1])
+
+
+def test_weights_are_normalized_by_their_column() -> None:
+    column = fc.numeric_column("w", normalizer_fn=lambda weights: weights * 3)
+    for kind, labels in ((tf.estimator.LinearRegressor, [1.0, 0.0]), (tf.estimator.LinearClassifier, [1, 0])):
+        inputs = given([1.0, 2.0], labels, [1.0, 2.0])
+        plain = kind([fc.numeric_column("x")], weight_column="w").evaluate(inputs, 1)
+        scaled = kind([fc.numeric_column("x")], weight_column=column).evaluate(inputs, 1)
+        assert scaled["loss"] == pytest.approx(3 * plain["loss"])
+
+
+def test_the_linear_part_alone_learns_at_its_rate_beside_a_deep_one() -> None:
+    estimator = tf.estimator.DNNLinearCombinedRegressor(None, [fc.numeric_column("x")])
+    estimator.train(given([1.0], [1.0], [1.0]), steps=1)
+    weight = estimator.get_variable_value("linear/linear_model/x/weights")
+    assert weight == pytest.approx(0.005 * 2 / 4.1**0.5)  # the first step of FTRL, with the gradient -2
 
 
 def given(feature: Any, labels: Any, weights: Any = None) -> Any:

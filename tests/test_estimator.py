@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -205,3 +206,65 @@ def test_signatures_are_those_that_servers_know() -> None:
         del outputs["serving_default"]
         with pytest.raises(InvalidArgumentError, match="expected one named 'serving_default'"):
             tf.estimator.export.signatures(plain, outputs)
+
+
+class _Named(tf.train.SessionRunHook):
+    """Writes down when it begins."""
+
+    def __init__(self, name: str, begun: list[str]) -> None:
+        self._name, self._begun = name, begun
+
+    def begin(self) -> None:
+        self._begun.append(self._name)
+
+
+def test_a_model_function_may_be_partial_and_its_hooks_come_after_those_given() -> None:
+    begun: list[str] = []
+    hooks = {
+        f"{name}_hooks": [_Named(name, begun)]
+        for name in ("training_chief", "training", "evaluation", "prediction")
+    }
+
+    def with_hooks(features: Any, labels: Any, mode: str, rate: float, **options: Any) -> Any:
+        return model_fn(features, labels, mode, {"rate": rate})._replace(**hooks)
+
+    estimator = tf.estimator.Estimator(functools.partial(with_hooks, rate=0.1))
+    given = [_Named("given", begun)]
+    estimator.train(arrays(), given, steps=1).evaluate(arrays(), 1, given)
+    next(estimator.predict(arrays(), hooks=given))
+    order = ["training_chief", "given", "training", "given", "evaluation", "given", "prediction"]
+    assert begun == order
+    with pytest.raises(InvalidArgumentError, match=r"expected a model_fn of .*; it has \['rate'\]"):
+        tf.estimator.Estimator(with_hooks)
+
+
+@pytest.mark.parametrize(
+    "predictions",
+    [{"y": np.zeros(2), "all": np.zeros(3)}, {"y": np.zeros(2), "mean": np.float32(1)}, np.float32(1)],
+    ids=["lengths", "scalar", "one"],
+)
+def test_predictions_are_one_for_each_example(predictions: Any) -> None:
+    def constants(features: Any, labels: Any, mode: str) -> Any:
+        found = (
+            {name: tf.constant(value) for name, value in predictions.items()}
+            if isinstance(predictions, dict)
+            else tf.constant(predictions)
+        )
+        step = tf.train.get_global_step()
+        return tf.estimator.EstimatorSpec(mode, found, tf.constant(0.0), step.assign_add(1))
+
+    estimator = tf.estimator.Estimator(constants).train(arrays(), steps=1)
+    with pytest.raises(InvalidArgumentError, match="expected a prediction for each example; got the shapes"):
+        next(estimator.predict(arrays()))
+    assert next(estimator.predict(arrays(), yield_single_examples=False)) is not None
+
+
+def test_steps_are_at_least_one() -> None:
+    estimator = tf.estimator.Estimator(model_fn)
+    for call in (
+        lambda: estimator.train(arrays(), steps=0),
+        lambda: estimator.train(arrays(), max_steps=0),
+        lambda: estimator.evaluate(arrays(), steps=0),
+    ):
+        with pytest.raises(InvalidArgumentError, match="steps: expected at least 1; got 0"):
+            call()

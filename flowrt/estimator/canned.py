@@ -167,7 +167,7 @@ class DNNLinearCombinedClassifier(_Canned):
         head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
             dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
@@ -200,7 +200,7 @@ class DNNLinearCombinedRegressor(_Canned):
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
             dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
@@ -269,7 +269,7 @@ class DNNLinearCombinedEstimator(_Canned):
     ) -> None:
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005 if dnn_feature_columns else 0.2, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
             dnn_activation_fn, dnn_dropout, batch_norm,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)

@@ -5,6 +5,7 @@ are the checkpoints in ``model_dir``.
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import os
 import shutil
@@ -99,7 +100,7 @@ class Estimator:
         params: Mapping[str, Any] | None = None,
         warm_start_from: Any = None,
     ) -> None:
-        known = inspect.signature(model_fn).parameters
+        known = _asked_for(model_fn)
         if strange := [name for name in known if name not in (*_ALWAYS, *_OPTIONAL)]:
             raise misuse(
                 f"Estimator: expected a model_fn of {', '.join((*_ALWAYS, *_OPTIONAL))}; it has {strange}",
@@ -228,12 +229,16 @@ class Estimator:
     ) -> Estimator:
         """Train for ``steps`` more steps, or until the global step is ``max_steps``, or the input ends;
         returns the estimator. Checkpoints are saved as the configuration says, and at the end;
-        ``saving_listeners`` are `CheckpointSaverListener` of them.
+        ``saving_listeners`` are `CheckpointSaverListener` of them. ``hooks`` come before those of the
+        `EstimatorSpec`.
 
-        Raises `InvalidArgumentError` if both are given; errors of the step otherwise.
+        Raises `InvalidArgumentError` if both are given, and for less than one step; errors of the step
+        otherwise.
         """
         if steps is not None and max_steps is not None:
             raise misuse("train: expected steps or max_steps; got both", InvalidArgumentError)
+        _check_steps("train: steps", steps)
+        _check_steps("train: max_steps", max_steps)
         if max_steps is not None and self._trained_steps() >= max_steps:
             return self
         config = self._config
@@ -241,12 +246,13 @@ class Estimator:
             spec, own = self._built(input_fn, ModeKeys.TRAIN)
             if self._warm_start is not None and self.latest_checkpoint() is None:
                 warm_start(*self._warm_start)
-            own += [NanTensorHook(spec.loss)]
+            watching: list[SessionRunHook] = []
+            if steps is not None or max_steps is not None:
+                watching += [StopAtStepHook(num_steps=steps, last_step=max_steps)]
+            watching += [NanTensorHook(spec.loss)]
             if config.log_step_count_steps:
                 shown = {"loss": spec.loss, "step": get_or_create_global_step()}
-                own += [LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)]
-            if steps is not None or max_steps is not None:
-                own += [StopAtStepHook(num_steps=steps, last_step=max_steps)]
+                watching += [LoggingTensorHook(shown, every_n_iter=config.log_step_count_steps)]
             scaffold = self._scaffold(spec)
             if config.save_checkpoints_secs or config.save_checkpoints_steps:
                 every = config.save_checkpoints_secs, config.save_checkpoints_steps
@@ -256,7 +262,7 @@ class Estimator:
             with MonitoredTrainingSession(
                 checkpoint_dir=self.model_dir,
                 scaffold=scaffold,
-                hooks=[*own, *spec.training_hooks, *(hooks or ())],
+                hooks=[*own, *(hooks or ()), *watching, *spec.training_hooks],
                 chief_only_hooks=list(spec.training_chief_hooks),
                 save_checkpoint_secs=None,
                 save_summaries_steps=config.save_summary_steps,
@@ -283,7 +289,10 @@ class Estimator:
     ) -> dict[str, Any]:
         """The model's metrics over ``steps`` batches (None: all), the mean ``loss``, and the ``global_step``,
         of the newest checkpoint, or of ``checkpoint_path``. Without any checkpoint the model is initialized.
+
+        Raises `InvalidArgumentError` for less than one step, and for input without a batch.
         """
+        _check_steps("evaluate: steps", steps)
         path = os.fspath(checkpoint_path) if checkpoint_path else self.latest_checkpoint()
         with Graph().as_default():
             spec, own = self._built(input_fn, ModeKeys.EVAL)
@@ -294,7 +303,7 @@ class Estimator:
             step = get_or_create_global_step()
             final = FinalOpsHook({**values, "global_step": step})
             count = 0
-            with self._session(spec, path, [*own, *spec.evaluation_hooks, *(hooks or ()), final]) as session:
+            with self._session(spec, path, [*own, *(hooks or ()), *spec.evaluation_hooks, final]) as session:
                 while (steps is None or count < steps) and not session.should_stop():
                     session.run(updates)  # the end of the input ends the session
                     count += 1
@@ -322,18 +331,21 @@ class Estimator:
         """Yield the predictions for one example after the other, or, without ``yield_single_examples``, for
         batches; of a dict of predictions those in ``predict_keys`` (None: all).
 
-        Raises `NotFoundError` without a checkpoint, and `InvalidArgumentError` for keys that there are not.
+        Raises `NotFoundError` without a checkpoint, and `InvalidArgumentError` for keys that there are not
+        and for predictions that are not one for each example.
         """
         path = self.needed_checkpoint(checkpoint_path)
         with Graph().as_default():
             spec, own = self._built(input_fn, ModeKeys.PREDICT)
             asked = _chosen(spec.predictions, predict_keys)
-            with self._session(spec, path, [*own, *spec.prediction_hooks, *(hooks or ())]) as session:
+            with self._session(spec, path, [*own, *(hooks or ()), *spec.prediction_hooks]) as session:
                 while not session.should_stop():
                     batch = session.run(asked)  # the end of the input ends the session
                     if not yield_single_examples:
                         yield batch
-                    elif isinstance(batch, dict):
+                        continue
+                    _check_examples(batch)
+                    if isinstance(batch, dict):
                         yield from (
                             dict(zip(batch, each, strict=True)) for each in zip(*batch.values(), strict=True)
                         )
@@ -396,6 +408,34 @@ class Estimator:
         """`export_saved_model` under its older name."""
         given = (export_dir_base, serving_input_receiver_fn, assets_extra, as_text, checkpoint_path)
         return self.export_saved_model(*given)
+
+
+def _asked_for(function: Callable[..., Any]) -> list[str]:
+    """The names of the arguments that are left to give: without those that a `functools.partial` has given,
+    and without ``*args`` and ``**kwargs``.
+    """
+    given = function.keywords if isinstance(function, functools.partial) else {}
+    return [
+        name
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in given and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+
+
+def _check_steps(what: str, steps: int | None) -> None:
+    if steps is not None and steps < 1:
+        raise misuse(f"{what}: expected at least 1; got {steps}", InvalidArgumentError)
+
+
+def _check_examples(batch: Any) -> None:
+    """Raise `InvalidArgumentError` unless the values of a batch are of the same number of examples."""
+    named = batch if isinstance(batch, dict) else {"predictions": batch}
+    shapes = {name: np.shape(value) for name, value in named.items()}
+    if len({dims[:1] for dims in shapes.values()}) > 1 or () in shapes.values():
+        raise InvalidArgumentError(
+            f"predict: expected a prediction for each example; got the shapes {shapes}. Use "
+            "yield_single_examples=False for others"
+        )
 
 
 def _chosen(predictions: Any, keys: Any) -> Any:

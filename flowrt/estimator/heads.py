@@ -16,6 +16,7 @@ from flowrt.dtypes import float32, int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.estimator.export import ClassificationOutput, ExportOutput, PredictOutput, RegressionOutput
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
+from flowrt.feature_column.dense import NumericColumn, numeric_column
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.concat_and_split import concat, stack
@@ -53,7 +54,14 @@ class Head(ABC):
 
     def __init__(self, weight_column: Any, loss_reduction: Any) -> None:
         Reduction.validate(loss_reduction)
-        self._weight_key = getattr(weight_column, "key", weight_column)
+        if isinstance(weight_column, str):
+            weight_column = numeric_column(weight_column)
+        if not (weight_column is None or isinstance(weight_column, NumericColumn)):
+            raise misuse(
+                f"weight_column: expected a feature's name or a numeric column; got {weight_column!r:.80}",
+                DTypeError,
+            )
+        self._weight_column = weight_column
         self._reduction = loss_reduction
 
     @abstractmethod
@@ -108,14 +116,18 @@ class Head(ABC):
 
     def _weights(self, features: Mapping[str, Any], logits: Tensor) -> Tensor | None:
         """[batch, 1], or [batch, label_dimension], or None."""
-        if self._weight_key is None:
+        column = self._weight_column
+        if column is None:
             return None
-        if self._weight_key not in features:
-            raise misuse(f"features: expected the weights {self._weight_key!r}", InvalidArgumentError)
-        given = _in_columns(cast(convert_to_tensor(features[self._weight_key]), float32))
+        if column.key not in features:
+            raise misuse(f"features: expected the weights {column.key!r}", InvalidArgumentError)
+        given = convert_to_tensor(features[column.key])
+        if column.normalizer_fn is not None:
+            given = convert_to_tensor(column.normalizer_fn(given))
+        given = _in_columns(cast(given, float32))
         dims = given.spec.shape
         width = self.label_dimension if dims and dims[-1] == self.label_dimension else 1
-        return _of_each(f"weights {self._weight_key!r}", given, logits, width)
+        return _of_each(f"weights {column.key!r}", given, logits, width)
 
 
 def _refuse(**given: Any) -> None:
@@ -280,7 +292,10 @@ class MultiClassHead(_Classes):
         self.logits_dimension = n_classes
 
     def labels(self, labels: Any) -> Tensor:
-        return cast(super().labels(labels), int64)
+        numbers = super().labels(labels)
+        if not numbers.dtype.is_integer:
+            raise misuse(f"labels: expected integers; got {numbers.dtype.name}", DTypeError)
+        return cast(numbers, int64)
 
     def predictions(self, logits: Tensor) -> dict[str, Tensor]:
         class_ids = expand_dims(argmax(logits, -1), -1)
