@@ -166,3 +166,15 @@ def test_values_are_assigned_by_name(tmp_path: Path) -> None:
         slim.assign_from_values({"x": 0})
     with pytest.raises(NotFoundError, match="there are no files"):
         slim.parallel_reader.get_data_files(str(tmp_path / "none*"))
+
+
+def test_a_decoder_tells_keys_and_items_that_there_are_not() -> None:
+    decoders = slim.tfexample_decoder
+    features = {"label": tf.FixedLenFeature([], tf.int64)}
+    decoder = decoders.TFExampleDecoder(features, {"class": decoders.Tensor("labels")})
+    with pytest.raises(
+        InvalidArgumentError, match=r"'class': expected keys among \['label'\]; got \['labels'\]"
+    ):
+        decoder.decode(tf.constant(b""))
+    with pytest.raises(InvalidArgumentError, match=r"expected items among \['class'\]; got \['box'\]"):
+        decoder.decode(tf.constant(b""), ["box"])

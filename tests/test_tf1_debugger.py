@@ -46,6 +46,19 @@ def test_the_tensors_of_each_run_are_written_to_a_folder(tmp_path: Path) -> None
         debug.DumpingDebugWrapperSession(tf.Session(), tmp_path)
 
 
+def test_sparse_tensors_and_slices_are_fetched_and_fed(tmp_path: Path) -> None:
+    x = tf.sparse_placeholder(tf.float32)
+    table = tf.get_variable("table", initializer=[1.0, 2.0, 3.0])
+    (slices,) = tf.gradients(tf.gather(table, [2, 0]) * 4, table)
+    session = debug.DumpingDebugWrapperSession(tf.Session(), tmp_path)
+    session.run(table.initializer)
+    value = tf.SparseTensorValue([[0, 1]], [3.0], [2, 2])
+    doubled, found = session.run([x * 2.0, {"slices": slices}], {x: value})
+    assert doubled.values.tolist() == [6]
+    assert found["slices"].indices.tolist() == [2, 0]
+    assert x.values.name not in debug.DebugDumpDir(tmp_path / "run_2").nodes()
+
+
 def test_a_user_runs_until_a_filter_finds_a_tensor(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -56,6 +69,7 @@ def test_a_user_runs_until_a_filter_finds_a_tensor(
         "lt -f has_inf_or_nan",
         "pt log",
         "ni y",
+        "ni z",
         "run -n",
     ]
     monkeypatch.setattr(sys, "stdin", _Terminal("\n".join([*commands, "exit", ""])))
@@ -72,6 +86,7 @@ def test_a_user_runs_until_a_filter_finds_a_tensor(
     assert "log:0  float32[2]\ny:0  float32[2]" in shown
     assert "log:0\narray([nan, nan], dtype=float32)" in shown
     assert "  log:0 float32[2]" in shown
+    assert "error: operation 'z': not in the graph" in shown
     with pytest.raises(SystemExit):
         session.run(y, {x: [1.0, 1.0]})
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from flowrt.errors import OpError
 from flowrt.tf1.debugger.dumps import Dump
 
 PROMPT = "tfdbg> "
@@ -75,7 +76,7 @@ class Prompt:
                 self.say(self._answer(command, rest, graph, dump))
             except EOFError:
                 raise SystemExit(1) from None
-            except (_Mistake, ValueError) as error:
+            except (_Mistake, OpError, ValueError) as error:
                 self.say(f"error: {error}")
 
     def _choice(self, words: list[str]) -> Choice:

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from flowrt.base.structure import flatten
+from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
+from flowrt.executor.ends.fetches import parse_fetches
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 
 
@@ -35,9 +36,11 @@ def watched_tensors(
     graph: Graph, fetches: Any, feeds: Mapping[Any, Any] | None, options: WatchOptions
 ) -> list[Tensor]:
     """The numbers that are computed for ``fetches``, in the order of the graph, without what is fed."""
-    fed = {graph.as_graph_element(key) for key in feeds or ()}
-    wanted = [graph.as_graph_element(fetch) for fetch in flatten(fetches) if fetch is not None]
-    needed, waiting = set[Operation](), [getattr(each, "op", each) for each in wanted]
+    parts = (part for item in (feeds or {}).items() for part, _ in flat_feeds(*item))
+    fed = {resolve_feed(graph, part) for part in parts}
+    wanted = parse_fetches(graph, [] if fetches is None else fetches)
+    needed = set[Operation]()
+    waiting = [*wanted.targets, *(tensor.op for tensor in wanted.tensors if tensor not in fed)]
     while waiting:
         operation = waiting.pop()
         if operation in needed:

@@ -225,13 +225,27 @@ class TFExampleDecoder:
     def decode(self, serialized_example: Any, items: Sequence[str] | None = None) -> list[Any]:
         """The ``items`` (None: all) of a message, a string scalar.
 
+        Raises `InvalidArgumentError` for an item without handler, and a handler's key that is no feature.
         The step raises as `parse_single_example`.
         """
+        chosen = list(items or self._handlers)
+        if unknown := [item for item in chosen if item not in self._handlers]:
+            raise misuse(
+                f"TFExampleDecoder: expected items among {sorted(self._handlers)}; got {unknown}",
+                InvalidArgumentError,
+            )
+        for item in chosen:
+            if missing := [key for key in self._handlers[item].keys if key not in self._features]:
+                raise misuse(
+                    f"TFExampleDecoder: item {item!r}: expected keys among {sorted(self._features)}; "
+                    f"got {missing}",
+                    InvalidArgumentError,
+                )
         parsed = parse_single_example(serialized_example, dict(self._features))
         for key in sorted(self._features):
             if isinstance(self._features[key], FixedLenFeature):
                 parsed[key] = reshape(parsed[key], self._features[key].shape)
         return [
             handler.tensors_to_item({key: parsed[key] for key in handler.keys})
-            for handler in (self._handlers[item] for item in items or self._handlers)
+            for handler in (self._handlers[item] for item in chosen)
         ]
