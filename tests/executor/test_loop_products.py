@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device.llvm import host_jit
+from flowrt.executor.program.control_flow import loops_in
+from flowrt.executor.program.instruction import Move
 from tests.executor.fused_sessions import plans_of
 from tests.executor.test_compiled_body import loops_of
 
@@ -123,3 +125,54 @@ def test_an_index_behind_the_end_ends_the_step(network, monkeypatch):
             session.run(fetches, {xs: value, steps: 20})
         assert failure.value.op.endswith("GatherV2")
         assert_close(session.run(fetches, {xs: value, steps: 12}), expected)
+
+
+def along_rows(rows, factor):
+    def cell(t, h):
+        return t + 1, tf.tanh(factor * h + rows[t])
+
+    start = [tf.constant(0), tf.zeros(rows.shape[1:])]
+    return tf.while_loop(lambda t, _: t < 3, cell, start)[1]
+
+
+def test_loops_share_a_copy_of_a_feed(monkeypatch):
+    """Five, on a device that has memory for three."""
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    value = np.random.default_rng(4).normal(size=(1 << 14, 16))
+    limit = tf.ConfigProto.Experimental(cpu_memory_limit_mb=[3])
+    with tf.Graph().as_default(), tf.Session(config=tf.ConfigProto(experimental=limit)) as session:
+        rows = tf.placeholder(tf.float32, value.shape)
+        found = session.run([along_rows(rows, 1 / n) for n in range(1, 6)], {rows: value})
+    for n, one in enumerate(found, 1):
+        expected = np.zeros(16)
+        for row in value[:3]:
+            expected = np.tanh(expected / n + row)
+        np.testing.assert_allclose(one, expected, rtol=1e-5)
+
+
+def test_a_feed_of_an_inner_loop_is_copied_before_the_outer_one(monkeypatch):
+    """Once a step, not in each iteration, if the outer one is more than machine code."""
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    value = np.ones((1 << 12, 16), np.float32)
+    with tf.Graph().as_default(), tf.Session() as session:
+        rows = tf.placeholder(tf.float32, value.shape)
+
+        def outer(t, total):
+            (seen,) = tf.py_func(lambda x: x, [total], [tf.float32])
+            inner = tf.cond(t < 2, lambda: along_rows(rows, 0.5), lambda: along_rows(rows, 0.25))
+            return t + 1, tf.reshape(seen, []) + inner[0]
+
+        total = tf.while_loop(lambda t, _: t < 4, outer, [tf.constant(0), tf.constant(0.0)])[1]
+        session.run(total, {rows: value})
+        programs = [program for plan in plans_of(session) for program in plan.programs]
+    (loop,) = [loop for program in programs for loop in loops_in(program.segments)]
+    assert len([*loops_in(loop.body)]) == 2
+
+    def copied(block):
+        for segment in block:
+            yield from (a.target.nbytes for _, a in segment.instructions if isinstance(a, Move))
+            for inner in getattr(segment.control, "blocks", ()):
+                yield from copied(inner)
+
+    assert [n for program in programs for n in copied(program.segments)].count(value.nbytes) == 1
+    assert value.nbytes not in [*copied(loop.body)]

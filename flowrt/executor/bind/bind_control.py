@@ -27,7 +27,7 @@ import numpy as np
 from flowrt.device.device import Device
 from flowrt.device.host_memory import address_of
 from flowrt.executor.analysis.cost import CALL_SECONDS
-from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.lists.compiled_body import (
     compile_branches,
     compile_loop,
@@ -43,7 +43,7 @@ from flowrt.executor.program.instruction import Copy, Move, Place, Register
 from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment
 from flowrt.executor.verify.node_accesses import BoundControl, Layer
-from flowrt.graph.node import Node, Subgraph, TensorSpec, owned_subgraphs, site_of, static_shape
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, site_of, static_shape
 from flowrt.graph.shapes import is_static
 from flowrt.loops.loop_program import DTYPES
 
@@ -141,11 +141,10 @@ class ControlBinder:
             for k, operand in enumerate([*self._outputs, *self._arguments[count:]])
         ]
         variables, invariants = inside[:count], inside[count:]
-        if may_be:
-            specs = [body.nodes[name].outputs[0] for name in body.feeds[count:]]
-            invariants = [
-                mover.in_memory(self._builder, *pair) for pair in zip(invariants, specs, strict=True)
-            ]
+        for k, name in enumerate(body.feeds[count:]):
+            if may_be or self._is_read_in_compiled(name, body):
+                ref = self._planned.inputs[1 + count + k]
+                invariants[k] = self._in_memory(ref, invariants[k], body.nodes[name].outputs[0])
         frame = Frame(self._frame, site_of(node))
         function = self._functions[0]([*variables, *invariants], variables, frame, may_be)
         loop = self._loop(function, frame, variables)
@@ -159,6 +158,33 @@ class ControlBinder:
         for one in opened.values():
             self._builder.emit_call(node, one.close, mover.registers)
         return BoundControl(loop, [function.layer])
+
+    def _is_read_in_compiled(self, name: str, function: Subgraph) -> bool:
+        """Whether loops inside ``function`` that may become machine code read its parameter ``name``."""
+        ref = name, 0
+        for node in function:
+            is_loop = node.op.name == "_Loop"
+            if is_loop and ref in node.inputs[1 + len(node.outputs) :] and self._may_be_compiled(node):
+                return True
+            for inner in owned_subgraphs(node.attrs) if ref in node.inputs else ():
+                given = node.inputs[len(node.inputs) - len(inner.feeds) :]
+                feeds = [feed for feed, argument in zip(inner.feeds, given, strict=True) if argument == ref]
+                if any(self._is_read_in_compiled(feed, inner) for feed in feeds):
+                    return True
+        return False
+
+    def _in_memory(self, ref: Ref, operand: Operand, spec: TensorSpec) -> Operand:
+        """``operand``, of ``spec``, where machine code finds it: copied out of a register, if that fits. All
+        loops of a function, and those in them, share one copy of tensor ``ref``.
+        """
+        shape, dtype = spec.shape, spec.dtype
+        if operand.slot is None or not is_static(shape) or dtype.name not in DTYPES or 0 in shape:
+            return operand
+        copies = self._tensors.copies
+        if ref not in copies:
+            array = self._builder.device.empty(static_shape(spec), dtype.np, owner_of(self._node))
+            copies[ref] = self._mover.copied(self._builder, operand, array)
+        return copies[ref]
 
     def _pass_open_lists(self) -> None:
         """Have variables that are lists which an outer loop has opened be these lists."""
@@ -245,12 +271,8 @@ class _Mover:
             return value.item
         return lambda: to_host(value).item()
 
-    def in_memory(self, builder: InstructionBuilder, operand: Operand, spec: TensorSpec) -> Operand:
-        """``operand``, of ``spec``, where machine code finds it: copied out of a register, if that fits."""
-        shape, dtype = spec.shape, spec.dtype
-        if operand.slot is None or not is_static(shape) or dtype.name not in DTYPES or 0 in shape:
-            return operand
-        array = self.device.empty(static_shape(spec), dtype.np)
+    def copied(self, builder: InstructionBuilder, operand: Operand, array: Any) -> Operand:
+        """``operand``, copied to ``array``."""
         builder.emit(self._node, Move(array, self._place(operand), self._copyto))
         return Operand(array, None, operand.text)
 

@@ -74,6 +74,8 @@ class BoundTensors:
         """Parameters with borrowed arguments. See `is_borrowed`."""
         self.large_registers: dict[Ref, list[int]] = {}
         """Registers with large values that are still to be freed, by the roots of these."""
+        self.copies: dict[Ref, Operand] = {}
+        """Copies in memory of values in registers, for loops that are machine code."""
 
     def of_function(
         self, node: Node, places: BufferAssignment, arguments: Sequence[Operand], outputs: Sequence[Operand]
