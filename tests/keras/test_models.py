@@ -177,6 +177,17 @@ def test_generators_and_sequences_feed_epochs() -> None:
     model.fit(dataset, steps_per_epoch=2, epochs=2, verbose=0)
 
 
+def test_each_step_takes_all_of_the_arrays() -> None:
+    """`steps_per_epoch` with arrays, as in TensorFlow 1.15: a batch is the whole of them."""
+    one, other = linear(kernel_initializer="zeros"), linear(kernel_initializer="zeros")
+    found = one.fit(X, Y, steps_per_epoch=3, verbose=0, validation_data=(X, Y), validation_steps=2).history
+    whole = other.fit(X, Y, batch_size=50, epochs=3, verbose=0).history
+    assert found["loss"] == [pytest.approx(np.mean(whole["loss"]), rel=1e-5)]
+    np.testing.assert_allclose(one.get_weights()[0], other.get_weights()[0], rtol=1e-5)
+    assert found["val_loss"] == [pytest.approx(one.evaluate(X, Y, steps=2, verbose=0)[0], rel=1e-5)]
+    assert one.predict(X, steps=2).shape == (100, 1)
+
+
 def test_callbacks_end_training_and_change_rates(tmp_path: Path) -> None:
     model = linear()
     rates: list[float] = []

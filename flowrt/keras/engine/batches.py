@@ -177,14 +177,16 @@ class Batches:
         """Stop reading ahead."""
 
 
-class FixedBatches(Batches):
-    """``steps`` batches of nothing, for a model that is fed nothing: inputs and targets are tensors."""
+class RepeatedBatch(Batches):
+    """One batch, ``steps`` times: all of the arrays, or nothing for a model whose inputs and targets are
+    tensors.
+    """
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    def __init__(self, batch: Batch, steps: int) -> None:
+        self._batch, self.steps = batch, steps
 
     def epoch(self) -> Iterator[Batch]:
-        return itertools.repeat(Batch(([], [], [])), self.steps or 0)
+        return itertools.repeat(self._batch, self.steps or 0)
 
 
 class ArrayBatches(Batches):
@@ -357,7 +359,9 @@ def as_batches(
     form: Form, x: Any, y: Any = None, sample_weight: Any = None, batch_size: int | None = None,
     shuffle: bool | str = False, steps: int | None = None, has_targets: bool = True,
 ) -> Batches:  # fmt: skip
-    """The batches of ``x``, whatever it is. Raises `InvalidArgumentError` for arrays without targets."""
+    """The batches of ``x``, whatever it is: of arrays with ``steps``, all of them at each step, as in
+    TensorFlow 1.15. Raises `InvalidArgumentError` for arrays without targets.
+    """
     _check_count("steps", steps)
     _check_count("batch_size", batch_size)
     items = Items(form, has_targets)
@@ -381,7 +385,7 @@ def as_batches(
     if x is None and y is None and not form.input_names and all(rank is None for rank in form.output_ranks):
         if steps is None:
             raise misuse("steps: expected a number of batches for a model that is fed nothing; got none")
-        return FixedBatches(steps)
+        return RepeatedBatch(Batch(([], [], [])), steps)
     if x is None and form.input_names:
         raise misuse(f"x: expected arrays for {', '.join(form.input_names)}; got none")
     if (
@@ -392,4 +396,6 @@ def as_batches(
     ):
         raise misuse("fit: expected targets y for the arrays x; got none")
     data = form.batch(x, y if has_targets else None, sample_weight)
+    if steps is not None:
+        return RepeatedBatch(data, steps)
     return ArrayBatches(data, batch_size or 32, shuffle)

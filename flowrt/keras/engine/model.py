@@ -238,9 +238,10 @@ class Model(Network):
         """Train for ``epochs`` epochs; returns the results of each.
 
         ``x`` and ``y`` are arrays, lists or dicts of them; or ``x`` is a generator, `Sequence` or dataset of
-        pairs, with ``steps_per_epoch`` batches in an epoch. ``validation_data`` (or the last
-        ``validation_split`` of the arrays) is evaluated after each epoch. Raises `InvalidArgumentError`
-        before `compile` and for data of another form.
+        pairs, with ``steps_per_epoch`` batches in an epoch. Of arrays, each of ``steps_per_epoch`` steps takes
+        all, as in TensorFlow 1.15. ``validation_data`` (or the last ``validation_split`` of the arrays) is
+        evaluated after each epoch. Raises `InvalidArgumentError` before `compile` and for data of another
+        form.
         """
         epochs = options.pop("nb_epoch", epochs)
         _refuse_others("fit", options, self.fit)
@@ -251,10 +252,6 @@ class Model(Network):
         if validation_split and validation_data is None:
             x, y, sample_weight, validation_data = _split(form, x, y, sample_weight, validation_split)
         batches = as_batches(form, x, y, sample_weight, batch_size, shuffle, steps_per_epoch)
-        if steps_per_epoch is not None and batches.samples is not None:
-            raise misuse(
-                "fit: expected steps_per_epoch with a generator or dataset; for arrays give batch_size"
-            )
         try:
             return self._fit(
                 batches, range(initial_epoch, epochs), verbose, callbacks, validation_data, validation_steps,
@@ -312,7 +309,7 @@ class Model(Network):
                     f"validation_data: expected (x, y) or (x, y, sample_weight); got {len(data)} items"
                 )
             x, y, weight = (*data, None, None)[:3]
-            return as_batches(form, x, y, weight, batch_size, steps=steps)
+            return as_batches(form, x, y, weight, batch_size)  # all, which as many steps would measure, too
         return as_batches(form, data, steps=steps)
 
     def _evaluate(self, batches: Batches, callbacks: CallbackList) -> list[float]:
