@@ -41,7 +41,6 @@ def test_a_variable_is_made_of_operations_with_tensorflows_names() -> None:
         (np.array, "has no value yet: expected an array"),
         (float, "has no value yet"),
         (len, "has no len()"),
-        (bool, "has no truth value"),
         (iter, "cannot be iterated"),
         (range, "is not a Python integer"),
     ],
@@ -52,6 +51,15 @@ def test_python_asks_a_variable_for_its_value_in_vain(ask: Any, said: str) -> No
     with pytest.raises(DTypeError, match=re.escape(f"Variable 'w:0' {said}")):
         ask(w)
     assert len(tf.get_default_graph().get_operations()) == num_operations
+
+
+def test_a_variable_is_true_outside_of_functions() -> None:
+    """``if v:`` asks whether there is a variable, and TensorFlow 1's are true whatever their value is."""
+    w = tf.Variable(0.0)
+    assert w
+    assert tf.cond(tf.constant(True), lambda: tf.constant(1.0 if w else 2.0), lambda: w).dtype is tf.float32
+    with pytest.raises(DTypeError, match="has no truth value"):
+        tf.function(lambda: 1.0 if w else 2.0)()
 
 
 def test_collections_say_what_is_trained_and_saved() -> None:
