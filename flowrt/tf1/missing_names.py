@@ -20,8 +20,7 @@ from flowrt.errors import UnimplementedError
 _MISSING = """\
 this part of Keras is not supported. Instead: keras.Model, estimator.Estimator with a model_fn
     keras.estimator keras.wrappers keras.experimental keras.mixed_precision
-    keras.layers.CuDNNLSTM keras.layers.CuDNNGRU keras.layers.LocallyConnected1D
-    keras.layers.LocallyConnected2D keras.utils.multi_gpu_model
+    keras.utils.multi_gpu_model
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor estimator.BoostedTreesEstimator
     estimator.MultiLabelHead estimator.MultiHead estimator.LogisticRegressionHead

@@ -396,6 +396,4 @@ def as_batches(
     ):
         raise misuse("fit: expected targets y for the arrays x; got none")
     data = form.batch(x, y if has_targets else None, sample_weight)
-    if steps is not None:
-        return RepeatedBatch(data, steps)
-    return ArrayBatches(data, batch_size or 32, shuffle)
+    return ArrayBatches(data, batch_size or 32, shuffle) if steps is None else RepeatedBatch(data, steps)

@@ -238,8 +238,8 @@ class Model(Network):
         """Train for ``epochs`` epochs; returns the results of each.
 
         ``x`` and ``y`` are arrays, lists or dicts of them; or ``x`` is a generator, `Sequence` or dataset of
-        pairs, with ``steps_per_epoch`` batches in an epoch. Of arrays, each of ``steps_per_epoch`` steps takes
-        all, as in TensorFlow 1.15. ``validation_data`` (or the last ``validation_split`` of the arrays) is
+        pairs, with ``steps_per_epoch`` batches in an epoch. With arrays, each of these steps takes all of
+        them, as in TensorFlow 1.15. ``validation_data`` (or the last ``validation_split`` of the arrays) is
         evaluated after each epoch. Raises `InvalidArgumentError` before `compile` and for data of another
         form.
         """

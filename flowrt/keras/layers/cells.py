@@ -85,7 +85,7 @@ class Cell(Layer):
         return found if len(found) > 1 else found[0]
 
     def call(self, inputs: Any, states: Any, training: Any = None) -> tuple[Any, list[Any]]:
-        self.draw_masks(states[0], training)
+        self.begin(states[0], training)
         return self.step(self.projected(inputs, training), list(states))
 
     def projected(self, inputs: Tensor, training: Any) -> Tensor:
@@ -94,26 +94,32 @@ class Cell(Layer):
             sample = ones_like(inputs[:, 0] if inputs.shape.ndims == 3 else inputs)
             masks = drawn_masks(sample, self.dropout, self.gates, training)
             masks = [expand_dims(m, 1) if inputs.shape.ndims == 3 else m for m in masks]
-            parts = split(self.kernel, self.gates, 1)
+            parts = split(self._input_matrix(), self.gates, 1)
             made = concat(
                 [product(multiply(inputs, mask), part) for mask, part in zip(masks, parts, strict=True)], -1
             )
         else:
-            made = product(inputs, self.kernel)
+            made = product(inputs, self._input_matrix())
         return made if self.bias is None else bias_add(made, self._input_bias())
+
+    def _input_matrix(self) -> Any:
+        return self.kernel
+
+    def _recurrent_matrix(self) -> Any:
+        return self.recurrent_kernel
 
     def _input_bias(self) -> Any:
         return self.bias
 
-    def draw_masks(self, state: Tensor, training: Any) -> None:
-        """Draw the dropout of the states, which is one for all steps."""
+    def begin(self, state: Tensor, training: Any) -> None:
+        """Make what all steps share, such as the dropout of the states."""
         self._state_masks = None
         if self.recurrent_dropout:
             self._state_masks = drawn_masks(ones_like(state), self.recurrent_dropout, self.gates, training)
 
-    def _recurrent(self, h: Tensor, gates: Sequence[int], kernel: Any = None) -> list[Tensor]:
+    def _recurrent(self, h: Tensor, gates: Sequence[int]) -> list[Tensor]:
         """``h @ recurrent_kernel`` of each of ``gates``, neighbours in the kernel."""
-        kernel = self.recurrent_kernel if kernel is None else kernel
+        kernel = self._recurrent_matrix()
         first, units = gates[0] * self.units, self.units
         own = kernel if len(gates) == self.gates else kernel[:, first : first + len(gates) * units]
         if self._state_masks is None:
@@ -189,7 +195,7 @@ class LSTMCell(Cell):
     def step(self, x: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
         h, c = states
         if self._state_masks is None:
-            i, f, g, o = split(add(x, matmul(h, self.recurrent_kernel)), 4, 1)
+            i, f, g, o = split(add(x, matmul(h, self._recurrent_matrix())), 4, 1)
         else:
             pairs = zip(split(x, 4, 1), self._recurrent(h, [0, 1, 2, 3]), strict=True)
             i, f, g, o = (add(a, b) for a, b in pairs)
@@ -231,6 +237,9 @@ class GRUCell(Cell):
     def _input_bias(self) -> Any:
         return self.bias[0] if self.reset_after else self.bias
 
+    def _recurrent_bias(self) -> Any:
+        return self.bias[1]
+
     def step(self, x: Tensor, states: list[Any]) -> tuple[Tensor, list[Any]]:
         h = states[0]
         x_z, x_r, x_h = split(x, 3, 1)
@@ -238,7 +247,8 @@ class GRUCell(Cell):
         if self.reset_after:
             parts = self._recurrent(h, [0, 1, 2])
             if self.bias is not None:
-                parts = [add(part, b) for part, b in zip(parts, split(self.bias[1], 3, 0), strict=True)]
+                own = split(self._recurrent_bias(), 3, 0)
+                parts = [add(part, b) for part, b in zip(parts, own, strict=True)]
             z, r = gate(add(x_z, parts[0])), gate(add(x_r, parts[1]))
             candidate = self.activation(add(x_h, multiply(r, parts[2])))
         else:

@@ -91,7 +91,7 @@ class ConvLSTM2DCell(LSTMCell):
             inputs, kernel, self.strides, self.padding, data_format=self._layout, dilations=self.dilation_rate
         )
 
-    def _recurrent(self, h: Tensor, gates: Any, kernel: Any = None) -> list[Tensor]:
+    def _recurrent(self, h: Tensor, gates: Any) -> list[Tensor]:
         if self._state_masks is None:
             return split(self._with_state(h, self.recurrent_kernel), self.gates, self._channels)
         parts = zip(self._state_masks, split(self.recurrent_kernel, self.gates, 3), strict=True)

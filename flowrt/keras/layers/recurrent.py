@@ -102,7 +102,7 @@ class RNN(Layer):
         states = self._first_states(inputs, initial_state)
         cell = self.cell
         if isinstance(cell, Cell):
-            cell.draw_masks(states[0], training)
+            cell.begin(states[0], training)
             sequence, step = cell.projected(inputs, training), cell.step
         else:
             sequence, step = inputs, self._step_of(cell, len(states), training)
@@ -169,7 +169,7 @@ class OfCell(RNN):
 
     def __getattr__(self, name: str) -> Any:
         """Attributes of the cell, such as ``units`` and ``kernel``, are the layer's."""
-        cell = self.__dict__.get("cell")
+        cell = self.__dict__.get("cell", self.__dict__.get("_cell"))
         if cell is None or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(cell, name)
