@@ -35,7 +35,15 @@ from flowrt.functions.parsing import *
 from flowrt.functions.recompute import recompute, recompute_grad, recompute_sequential
 from flowrt.functions.sequence_examples import *
 from flowrt.functions.sparse_arithmetic import *
+from flowrt.functions.sparse_forms import (
+    sparse_mask,
+    sparse_merge,
+    sparse_reset_shape,
+    sparse_split,
+    sparse_to_indicator,
+)
 from flowrt.functions.sparse_functions import *
+from flowrt.functions.sparse_reductions import *
 from flowrt.functions.tensor_array import TensorArray
 from flowrt.functions.vectorization import vectorized_map
 from flowrt.graph.construction.build import convert_to_tensor

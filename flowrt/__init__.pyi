@@ -144,6 +144,11 @@ from flowrt.functions.sparse_arithmetic import sparse_maximum as sparse_maximum
 from flowrt.functions.sparse_arithmetic import sparse_minimum as sparse_minimum
 from flowrt.functions.sparse_arithmetic import sparse_slice as sparse_slice
 from flowrt.functions.sparse_arithmetic import sparse_softmax as sparse_softmax
+from flowrt.functions.sparse_forms import sparse_mask as sparse_mask
+from flowrt.functions.sparse_forms import sparse_merge as sparse_merge
+from flowrt.functions.sparse_forms import sparse_reset_shape as sparse_reset_shape
+from flowrt.functions.sparse_forms import sparse_split as sparse_split
+from flowrt.functions.sparse_forms import sparse_to_indicator as sparse_to_indicator
 from flowrt.functions.sparse_functions import convert_to_tensor_or_sparse_tensor as convert_to_tensor_or_sparse_tensor
 from flowrt.functions.sparse_functions import sparse_fill_empty_rows as sparse_fill_empty_rows
 from flowrt.functions.sparse_functions import sparse_placeholder as sparse_placeholder
@@ -155,6 +160,12 @@ from flowrt.functions.sparse_functions import sparse_tensor_dense_matmul as spar
 from flowrt.functions.sparse_functions import sparse_tensor_to_dense as sparse_tensor_to_dense
 from flowrt.functions.sparse_functions import sparse_transpose as sparse_transpose
 from flowrt.functions.sparse_functions import string_split as string_split
+from flowrt.functions.sparse_reductions import sparse_reduce_max as sparse_reduce_max
+from flowrt.functions.sparse_reductions import sparse_reduce_max_sparse as sparse_reduce_max_sparse
+from flowrt.functions.sparse_reductions import sparse_reduce_sum_sparse as sparse_reduce_sum_sparse
+from flowrt.functions.sparse_reductions import sparse_segment_mean as sparse_segment_mean
+from flowrt.functions.sparse_reductions import sparse_segment_sqrt_n as sparse_segment_sqrt_n
+from flowrt.functions.sparse_reductions import sparse_segment_sum as sparse_segment_sum
 from flowrt.functions.tensor_array import TensorArray as TensorArray
 from flowrt.functions.vectorization import vectorized_map as vectorized_map
 from flowrt.graph.construction.build import convert_to_tensor as convert_to_tensor

@@ -112,3 +112,38 @@ def test_a_shape_may_be_a_tensor_and_a_mask_of_unknown_rank() -> None:
             tf.sparse_retain(fed, mask), {fed: ([[0, 1], [2, 0]], [2.0, 3.0], [3, 2]), mask: [True, False]}
         )
     assert kept.values.tolist() == [2.0]
+
+
+def test_strings_that_are_not_empty_make_a_sparse_tensor(session: tf.Session) -> None:
+    found = session.run(tf.sparse.from_dense([["", "a"], ["b", ""]]))
+    assert (found.indices.tolist(), found.values.tolist()) == ([[0, 1], [1, 0]], [b"a", b"b"])
+
+
+def test_sizes_and_segments_that_do_not_fit_are_found_when_run(session: tf.Session) -> None:
+    sparse = tf.SparseTensor(PLACES, VALUES, [3, 2])
+    for wrong in ([2, 2], [3, 2, 1]):
+        with pytest.raises(InvalidArgumentError, match="new_shape"):
+            session.run(tf.sparse_reset_shape(sparse, wrong))
+    with pytest.raises(InvalidArgumentError, match="num_split must not exceed"):
+        session.run(tf.sparse_split(sp_input=sparse, num_split=3, axis=1))
+    with pytest.raises(InvalidArgumentError, match="segment_ids must be below"):
+        session.run(tf.sparse_segment_sum([1.0, 2.0], [0, 1], [0, 2], num_segments=2))
+    with pytest.raises(InvalidArgumentError, match="ids"):
+        session.run(tf.sparse_segment_sqrt_n([1.0, 2.0], [0, 1], [1, 0]))
+
+
+def test_arguments_of_merges_and_splits_are_checked() -> None:
+    sparse = tf.SparseTensor(PLACES, VALUES, [3, 2])
+    with pytest.raises(DTypeError, match="expected ids of int32 or int64; got float32"):
+        tf.sparse_merge(sparse, sparse, 3)
+    with pytest.raises(InvalidArgumentError, match="one vocab_size per ids; got 1 for 2"):
+        tf.sparse_merge([sparse, sparse], sparse, 3)
+    with pytest.raises(InvalidArgumentError, match="expected an axis and a num_split"):
+        tf.sparse_split(sp_input=sparse, num_split=2)
+    with pytest.raises(InvalidArgumentError, match="the axis 3; got rank 2"):
+        tf.sparse.expand_dims(sparse, 3)
+
+
+def test_the_value_of_an_empty_matrix_of_sizes_may_be_unknown() -> None:
+    empty = tf.ones_like(tf.shape(tf.placeholder(tf.float32, [4]))[1:])[:, None]
+    assert tf.zeros(tf.concat([[2], tf.reshape(empty * [[1, 1]], [-1])], 0)).shape.ndims in (None, 1)

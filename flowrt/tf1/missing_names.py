@@ -40,8 +40,7 @@ the queues are at the top level. Instead: FIFOQueue and the other queues
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
     SparseFeature SparseTensorSpec RaggedTensorSpec
     deserialize_many_sparse serialize_many_sparse
-    serialize_sparse sparse_mask sparse_matmul sparse_merge sparse_reduce_max sparse_reduce_max_sparse
-    sparse_reduce_sum_sparse sparse_reset_shape sparse_split sparse_to_indicator
+    serialize_sparse sparse_matmul
     train.sdca_fprint train.sdca_optimizer train.sdca_shrink_l1
 this split of strings is not supported. Instead: strings.split, or str.split in a py_func
     strings.ngrams strings.unicode_decode
@@ -62,8 +61,6 @@ no variable keeps the names of files. Instead: matching_files
 variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers
     fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner
     create_partitioned_variables
-there is no combined gather and segment sum. Instead: segment_sum of gather
-    sparse_segment_mean sparse_segment_sqrt_n sparse_segment_sum
 there are no quantized dtypes. Instead: round, clip_by_value and cast
     QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantize quantize_v2 quantized_concat dequantize
     nn.quantized_avg_pool nn.quantized_conv2d nn.quantized_max_pool nn.quantized_relu_x

@@ -45,12 +45,39 @@ def results(tf):
             "below": tf.sparse_concat(0, [fed, wide], expand_nonconcat_dim=True),
             "part": tf.sparse_slice(fed, [1, 0], [2, 9]), "outside": tf.sparse_slice(fed, [4, 0], [2, 2]),
         })  # fmt: skip
+        ids = tf.SparseTensor(places, [2, 0, 1, 2], [4, 5])
+        sparse.update({
+            "dense": tf.sparse.from_dense([[0.0, 2.0], [3.0, 0.0]]),
+            "wider": tf.sparse.expand_dims(other, 1), "eye": tf.sparse.eye(2, 3),
+            "wider_first": tf.sparse.expand_dims(other, -3), "wider_last": tf.sparse.expand_dims(other),
+            "merged": tf.sparse_merge(ids, fed, 3), "merged_two": tf.sparse_merge([ids, ids], fed, [3, 4]),
+            "tight": tf.sparse_reset_shape(fed), "larger": tf.sparse_reset_shape(fed, [6, 5]),
+            "none_left": tf.sparse_reset_shape(tf.sparse_retain(fed, [False] * 4)),
+        })  # fmt: skip
+        for axis in (0, 1):
+            parts = tf.sparse_split(sp_input=fed, num_split=3, axis=axis)
+            sparse.update({f"split_{axis}_{i}": part for i, part in enumerate(parts)})
+            for kind in ("max", "sum"):
+                reduce = getattr(tf, f"sparse_reduce_{kind}_sparse")
+                sparse[f"{kind}_{axis}"] = reduce(fed, axis)
+                sparse[f"{kind}_{axis}_kept"] = reduce(fed, [axis - 2], keepdims=True)
         for name, value in session.run(sparse, {fed: given}).items():
             for part in ("indices", "values", "dense_shape"):
                 found[f"{name}_{part}"] = getattr(value, part)
         sums = [tf.sparse_reduce_sum(fed, axis) for axis in (None, 0)]
         sums.append(tf.sparse_reduce_sum(fed, [1], keepdims=True))
         (slope,) = tf.gradients(dense * tf.constant(rng.standard_normal((4, 5))), [fed.values])
+        sums += [tf.sparse_reduce_max(fed, axis) for axis in (None, 0, [1], [-1, 0])]
+        sums += [tf.sparse_reduce_max(fed, 0, keepdims=True), tf.sparse_to_indicator(ids, 3)]
+        rows = tf.constant(rng.standard_normal((5, 2, 3)))
+        for reduce in (tf.sparse_segment_sum, tf.sparse_segment_mean, tf.sparse_segment_sqrt_n):
+            for numbers in ([0, 0, 1, 2], [1, 1, 1, 4]):
+                combined = reduce(rows, [4, 1, 1, 0], numbers)
+                more = reduce(rows, [4, 1, 1, 0], numbers, num_segments=6)
+                slopes = [tf.gradients(tf.sin(y), [rows])[0] for y in (combined, more)]
+                sums += [combined, more, *map(tf.convert_to_tensor, slopes)]
+        masked = tf.sparse_mask(tf.IndexedSlices(rows, tf.constant([7, 5, 3, 1, 9])), [5, 9])
+        sums += [masked.values, masked.indices]
         sums.append(tf.sparse_add(tf.ones([4, 5], tf.float64), fed))
         weights = tf.constant(rng.standard_normal((4, 5)))
         for made in (sparse["added"], sparse["softmax"], sums[-1]):
