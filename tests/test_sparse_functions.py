@@ -142,8 +142,3 @@ def test_arguments_of_merges_and_splits_are_checked() -> None:
         tf.sparse_split(sp_input=sparse, num_split=2)
     with pytest.raises(InvalidArgumentError, match="the axis 3; got rank 2"):
         tf.sparse.expand_dims(sparse, 3)
-
-
-def test_the_value_of_an_empty_matrix_of_sizes_may_be_unknown() -> None:
-    empty = tf.ones_like(tf.shape(tf.placeholder(tf.float32, [4]))[1:])[:, None]
-    assert tf.zeros(tf.concat([[2], tf.reshape(empty * [[1, 1]], [-1])], 0)).shape.ndims in (None, 1)

@@ -42,7 +42,7 @@ __all__ = [
 ]  # fmt: skip
 
 _Fold = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Of values, the group of each and the number of groups."""
+"""A function of values, the group of each, and the number of groups."""
 
 
 def sparse_reduce_max(

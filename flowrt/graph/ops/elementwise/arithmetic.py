@@ -78,8 +78,6 @@ def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext
             left, right = (v if _rank(v) == rank else (v,) for v in (a, b))
             length = len(left) if len(right) == 1 else len(right)
             left, right = (v * length if len(v) == 1 else v for v in (left, right))
-            if len(left) != len(right):  # an empty value hides its inner dimensions
-                return None
             return tuple(combine(p, q) for p, q in zip(left, right, strict=True))
         return None if a is None or b is None else function(a, b)
 
