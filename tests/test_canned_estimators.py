@@ -129,6 +129,19 @@ def test_weights_are_normalized_by_their_column() -> None:
         assert scaled["loss"] == pytest.approx(3 * plain["loss"])
 
 
+def test_the_area_of_precision_of_a_ready_classifier_is_made_of_trapezoids() -> None:
+    labels = np.arange(256) % 4 == 0
+    ready, other = (  # not trained: each probability is a half, the precision a fourth
+        estimator.evaluate(arrays(labels))["auc_precision_recall"]
+        for estimator in (
+            tf.estimator.LinearClassifier(COLUMNS),
+            tf.estimator.LinearEstimator(tf.estimator.BinaryClassHead(), COLUMNS),
+        )
+    )
+    assert ready == pytest.approx((1 + 1 / 4) / 2, rel=1e-4)
+    assert other == pytest.approx(1 / 4, rel=1e-4)
+
+
 def test_the_linear_part_alone_learns_at_its_rate_beside_a_deep_one() -> None:
     estimator = tf.estimator.DNNLinearCombinedRegressor(None, [fc.numeric_column("x")])
     estimator.train(given([1.0], [1.0], [1.0]), steps=1)

@@ -17,7 +17,7 @@ from flowrt.estimator.early_stopping import (
     stop_if_no_increase_hook,
 )
 from flowrt.estimator.eval_summaries import read_eval_metrics
-from flowrt.estimator.heads import BinaryClassHead as binary_classification_head
+from flowrt.estimator.heads import BinaryLogisticHead as binary_classification_head
 from flowrt.estimator.heads import Head, RegressionHead
 from flowrt.estimator.heads import MultiClassHead as multi_class_head
 from flowrt.graph.construction.graph import Operation

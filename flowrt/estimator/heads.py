@@ -275,6 +275,18 @@ class BinaryClassHead(_Classes):
         }
 
 
+class BinaryLogisticHead(BinaryClassHead):
+    """`BinaryClassHead` with the area under the curve of precision and recall by trapezoids, as ready
+    classifiers of TensorFlow 1 have it.
+    """
+
+    def metrics(
+        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
+    ) -> dict[str, Pair]:
+        area = metrics.auc(labels, predictions["logistic"], weights, curve="PR")
+        return {**super().metrics(labels, predictions, weights), "auc_precision_recall": area}
+
+
 class MultiClassHead(_Classes):
     """Three classes or more, a logit each. Raises `UnimplementedError` for ``loss_fn``."""
 
@@ -321,7 +333,7 @@ def classifying_head(
     if n_classes < 2:
         raise misuse(f"n_classes: expected at least 2; got {n_classes}", InvalidArgumentError)
     if n_classes == 2:
-        return BinaryClassHead(weight_column, None, label_vocabulary, loss_reduction)
+        return BinaryLogisticHead(weight_column, None, label_vocabulary, loss_reduction)
     return MultiClassHead(n_classes, weight_column, label_vocabulary, loss_reduction)
 
 

@@ -8,13 +8,12 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from flowrt import metrics
 from flowrt.contrib.estimator import clip_gradients_by_norm
 from flowrt.contrib.learn.model_fn import ModeKeys
 from flowrt.contrib.learn.older_estimator import Estimator
 from flowrt.errors import UnimplementedError
 from flowrt.estimator import EstimatorSpec, RunConfig
-from flowrt.estimator.heads import BinaryClassHead, Head, MultiClassHead, Pair, RegressionHead
+from flowrt.estimator.heads import BinaryLogisticHead, Head, MultiClassHead, RegressionHead
 from flowrt.estimator.parts import Deep, Linear, Part, model_of_parts, wide_and_deep
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import squeeze
@@ -58,20 +57,10 @@ _METRICS = {
 """The names of a classifier's metrics by those of ``estimator``."""
 
 
-class _TwoClasses(BinaryClassHead):
-    """`BinaryClassHead` with the area under the curve of precision and recall by trapezoids."""
-
-    def metrics(
-        self, labels: Tensor, predictions: Mapping[str, Tensor], weights: Tensor | None
-    ) -> dict[str, Pair]:
-        area = metrics.auc(labels, predictions["logistic"], weights, curve="PR")
-        return {**super().metrics(labels, predictions, weights), "auc_precision_recall": area}
-
-
 def _classes(n_classes: int, words: Sequence[str] | None, weight: str | None, centered: bool) -> Head:
     _check_bias(centered)
     if n_classes == 2:
-        return _TwoClasses(weight, None, words, _MEAN)
+        return BinaryLogisticHead(weight, None, words, _MEAN)
     return MultiClassHead(n_classes, weight, words, _MEAN)
 
 
