@@ -596,3 +596,31 @@ def test_two_applies_of_one_optimizer_in_a_step_are_two_updates(case: str, order
             for i, gradient in enumerate(gradients):
                 rule(state, gradient, 2 * step + i + 1)
             np.testing.assert_allclose(session.run(w), state["w"], rtol=1e-6)  # the powers are float32
+
+
+def test_ftrl_shrinks_weights_in_the_linear_term_only() -> None:
+    """``linear += grad + 2 * shrinkage * var - ...``; the sum of squares is that of the gradient alone."""
+    optimizer = tf.train.FtrlOptimizer(
+        0.5, l2_regularization_strength=0.25, accum_name="squares", l2_shrinkage_regularization_strength=0.125
+    )
+    table = tf.get_variable("table", initializer=[[1.0], [2.0], [4.0]])
+    rows = tf.get_variable("rows", initializer=[[1.0], [2.0], [4.0]])
+    dense, sparse = (
+        tf.constant([[1.0], [0.0], [2.0]]),
+        tf.IndexedSlices([[1.0], [1.0], [1.0]], [2, 0, 2], [3, 1]),
+    )
+    train = optimizer.apply_gradients([(dense, table), (sparse, rows)])
+    w, g, n, z = np.array([1.0, 2.0, 4.0]), np.array([1.0, 0.0, 2.0]), np.full(3, 0.1), np.zeros(3)
+    other = w
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for _ in range(3):
+            session.run(train)
+            new = n + g**2
+            z = z + g + 0.25 * w - (np.sqrt(new) - np.sqrt(n)) / 0.5 * w
+            w, n = -z / (np.sqrt(new) / 0.5 + 0.5), new
+        other = np.where(g > 0, w, other)
+        np.testing.assert_allclose(session.run(table)[:, 0], w, rtol=1e-5)
+        np.testing.assert_allclose(session.run(rows)[:, 0], other, rtol=1e-5)
+    assert optimizer.get_slot(table, "accum").op.name == "table/squares"
+    assert optimizer.get_slot(table, "linear").op.name == "table/Ftrl"

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.base.filling import fill, ones_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
@@ -17,11 +19,12 @@ from flowrt.graph.ops.elementwise.comparison import greater, where
 from flowrt.graph.ops.elementwise.math import sqrt, square
 from flowrt.graph.ops.nn.norms import norm
 from flowrt.graph.ops.state import optimizer_updates
-from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
+from flowrt.graph.ops.state.variable_ops import resource_scatter_add, resource_scatter_sub
 from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.source import misuse
 from flowrt.graph.tf1_signatures import passing_on
 from flowrt.graph.typing import NumericLike
-from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
+from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of, summed_rows
 from flowrt.variables.variable import Variable
 
 __all__ = [
@@ -315,7 +318,12 @@ class AdamWOptimizer(AdamOptimizer):
 
 
 class FtrlOptimizer(_RuleOptimizer):
-    """Follow-the-regularised-leader, proximal (McMahan et al. 2013)."""
+    """Follow-the-regularised-leader, proximal (McMahan et al. 2013).
+
+    ``l2_shrinkage_regularization_strength`` adds ``2 * strength * var`` to the gradient, except in the sum of
+    its squares; of a sparse gradient, to the rows that it names. ``accum_name`` and ``linear_name`` are the
+    names of the slots' variables, by default ``name``.
+    """
 
     _dense_op, _sparse_op = optimizer_updates.apply_ftrl, optimizer_updates.sparse_apply_ftrl
     _slot_names = ("linear",)
@@ -329,6 +337,9 @@ class FtrlOptimizer(_RuleOptimizer):
         l2_regularization_strength: NumericLike = 0.0,
         use_locking: bool = False,
         name: str = "Ftrl",
+        accum_name: str | None = None,
+        linear_name: str | None = None,
+        l2_shrinkage_regularization_strength: float = 0.0,
     ) -> None:
         super().__init__(
             name,
@@ -338,7 +349,38 @@ class FtrlOptimizer(_RuleOptimizer):
             l2=l2_regularization_strength,
             lr_power=learning_rate_power,
         )
-        self._starts["accum"] = initial_accumulator_value
+        if l2_shrinkage_regularization_strength < 0:
+            raise misuse(
+                f"l2_shrinkage_regularization_strength: expected at least 0; got "
+                f"{l2_shrinkage_regularization_strength}",
+                InvalidArgumentError,
+            )
+        self._start, self._shrinkage = initial_accumulator_value, 2 * l2_shrinkage_regularization_strength
+        self._accum_name, self._linear_name = accum_name or name, linear_name or name
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for var in var_list:
+            self._get_or_make_slot(var, _constant_like(var, self._start), "accum", self._accum_name)
+            self._zeros_slot(var, "linear", self._linear_name)
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        if not self._shrinkage:
+            return super()._apply_dense(grad, var)
+        with get_default_graph().control_dependencies([grad]):
+            added = multiply(self._shrinkage, var.read_value())
+            shrunk = self._slots["linear"][var].assign_add(added, read_value=False)
+        with get_default_graph().control_dependencies([shrunk]):
+            return super()._apply_dense(grad, var)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        if not self._shrinkage:
+            return super()._apply_sparse(grad, var)
+        values, rows = summed_rows(grad)
+        with get_default_graph().control_dependencies([values]):
+            added = multiply(self._shrinkage, gather(var, rows))
+            shrunk = resource_scatter_add(self._slots["linear"][var].handle, rows, added)
+        with get_default_graph().control_dependencies([shrunk]):
+            return super()._apply_sparse(IndexedSlices(values, rows, grad.dense_shape), var)
 
 
 class LARSOptimizer(_RuleOptimizer):
