@@ -1,5 +1,7 @@
 // The edges as they are drawn: one wire for all edges between two boxes.
 
+import { pointsAcross } from "./detours.js";
+
 const STRENGTH = ["control", "data", "transfer"]; // a wire has the style of its strongest edge
 export const BULGE = 48; // pixels that a wire around stands out
 const BORDER = 9; // pixels from the border of a group that a wire keeps beside its boxes
@@ -72,7 +74,7 @@ class Wire {
 function curveBetween(picture, from, to) {
   const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
   const course = courseOf(picture, from, to, a, b);
-  const points = course === "down" ? wayDown(picture, from, to) : sides(course, a, b);
+  const points = course === "down" ? wayDown(picture, from, to) : wayAside(picture, from, to, course);
   const xs = points.map(([x]) => x);
   return {
     points,
@@ -94,7 +96,15 @@ function courseOf(picture, from, to, a, b) {
   return isApart ? "across" : "around";
 }
 
-/** From the middle of a side of a to one of b. */
+/** From the middle of a side of the one box to one of the other. */
+function wayAside(picture, from, to, course) {
+  const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
+  const ends = sides(course, a, b);
+  if (course === "around") return ends;
+  const outer = picture.stage.tree.siblings(from, to).map((item) => picture.boxes.get(item));
+  return pointsAcross(picture, ends, [a, b], outer);
+}
+
 function sides(course, a, b) {
   const fromRight = course === "around" || a.x < b.x;
   const toRight = course === "around" || !fromRight;
