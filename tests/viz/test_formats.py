@@ -115,6 +115,13 @@ def test_mermaid_has_a_line_a_box_and_subgraphs_that_end():
     assert any("-.->|" in line for line in lines)
 
 
+@pytest.mark.parametrize("view, names", [("placed", 2), ("partitioned", 0)])
+def test_mermaid_names_devices_below_each_other_where_they_are_no_boxes(view, names):
+    text = encode_mermaid(pictured(view=view, format="mermaid", depth=2)).decode()
+    assert len(re.findall(r"^  device\d\(", text, re.MULTILINE)) == names
+    assert ("device0 ~~~ device1" in text) == (names == 2)
+
+
 def test_mermaid_takes_no_name_for_markup():
     lines = encode_mermaid(renamed(pictured(format="mermaid"))).decode().splitlines()
     assert lines[2] == "---"

@@ -7,15 +7,17 @@ quote, or be markup, are written as character codes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flowrt.errors import ResourceExhaustedError
 from flowrt.viz.formats.dot import device_colors
 from flowrt.viz.formats.picture import Picture, edge_lines, heading, node_lines, route_of
-from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, NodeView
 
 MAX_EDGES = 500
 """Mermaid's own limit, which a page cannot lift."""
+
+_LINES = "stroke:#6e7781,color:#000"
 
 _ARROW = {EdgeKind.DATA: "-->", EdgeKind.CONTROL: "-.->", EdgeKind.TRANSFER: "-.->"}
 
@@ -50,11 +52,23 @@ def _lines(view: GraphView) -> Iterator[str]:
     route = route_of(view)
     for edge in view.edges:
         yield f"  {ids[edge.source]} {_arrow(edge, route)} {ids[edge.target]}"
-    for i, (device, color) in enumerate(device_colors(view).items()):
+    yield f"  classDef default fill:#fff,{_LINES}"
+    colors = device_colors(view)
+    for i, (device, color) in enumerate(colors.items()):
         placed = [ids[node.name] for node in view.nodes.values() if node.device == device]
-        yield f"  device{i}({_quoted(device)})"
-        yield f"  classDef d{i} fill:{color},stroke:#6e7781,color:#000"
-        yield f"  class {','.join([f'device{i}', *placed])} d{i}"
+        yield f"  classDef d{i} fill:{color},{_LINES}"
+        if placed:
+            yield f"  class {','.join(placed)} d{i}"
+    if not any(group.kind is GroupKind.DEVICE for group in view.groups.values()):
+        yield from _legend(tuple(colors))
+
+
+def _legend(devices: Sequence[str]) -> Iterator[str]:
+    """The devices, one below the other: side by side, their names would make a flowchart twice as wide."""
+    for i, device in enumerate(devices):
+        yield f"  device{i}({_quoted(device)}):::d{i}"
+    if len(devices) > 1:
+        yield f"  {' ~~~ '.join(f'device{i}' for i in range(len(devices)))}"
 
 
 def _shape(node: NodeView) -> str:
