@@ -79,7 +79,7 @@ class ClusterStep:
     """
 
     is_straight = is_direct = False
-    next_tier = None
+    next_tier = size_feeds = None
 
     def __init__(
         self, session: str, link: MasterLink, subgraph: Subgraph, callable: int, gone: Callable[[int], object]

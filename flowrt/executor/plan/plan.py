@@ -28,6 +28,7 @@ from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.observe.step_watch import step_watch
 from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
+from flowrt.executor.plan.size_feeds import SizeFeeds
 from flowrt.executor.plan.tiers import NextTier
 from flowrt.executor.program.continuation import Continuation, Ended
 from flowrt.executor.program.group_steps import end_groups, ranks_in
@@ -97,6 +98,8 @@ class Plan:
         """Whether a step is not observed between its instructions."""
         self.next_tier: NextTier[Plan] | None = None
         """The plan with compiled loops that replaces this one after some runs."""
+        self.size_feeds: SizeFeeds[Plan] | None = None
+        """The feeds that decide shapes, if plans for certain values of them may take this one's place."""
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._idle: list[Instance] = []

@@ -20,7 +20,7 @@ from flowrt.device.device_kinds import reasons
 from flowrt.device.host.host_blas import limit_blas_threads, shorten_blas_spins
 from flowrt.device.llvm.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import FailedPreconditionError, OpError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.ends.feeds import Array, GpuFeed, bring
 from flowrt.executor.ends.fetches import Fetches
@@ -28,6 +28,7 @@ from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.observe.compile_times import CompileTimes
 from flowrt.executor.partial.partial_run import Calls, LocalCalls
 from flowrt.executor.plan.plan import Plan, StepMode
+from flowrt.executor.plan.size_feeds import SizeFeeds, Values, find_size_feeds, num_unknown, with_known_feeds
 from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import (
@@ -46,7 +47,7 @@ from flowrt.graph.passes.layouts.variable_shards import VariableShard, shards_of
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer, compile_step
 from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Recent
-from flowrt.graph.passes.prepare.prune import StepRequest
+from flowrt.graph.passes.prepare.prune import StepRequest, extract
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 
@@ -133,9 +134,35 @@ class LocalRuntime:
         earlier = None if fuses else self._plan_before(placed)
         plan = self._new_plan(placed, self._options(fuses, times), earlier)
         times.log(len({program.device.name for program in plan.programs}))
-        if self._has_next_tier():
-            plan.next_tier = NextTier(functools.partial(self._plan_with_loops, placed), len(placed))
+        self._add_next_tier(plan)
+        positions = find_size_feeds(placed)
+        if positions:
+            asked = self._asked(graph, request, shapes)
+            make = functools.partial(self._plan_for_sizes, asked, positions, num_unknown(placed))
+            plan.size_feeds = SizeFeeds(positions, make)
         return plan
+
+    def _plan_for_sizes(
+        self, asked: StepRequest, positions: Sequence[int], before: int, values: Values
+    ) -> Plan | None:
+        """The plan of ``asked`` for certain ``values`` of the feeds at ``positions``. None if as many shapes
+        as ``before`` are unknown then, or if an operation, which may be one that never runs, refuses them.
+        """
+        fuses = self._jit is Jit.EAGER
+        try:
+            step = with_known_feeds(extract(*asked), positions, values)
+            placed = compile_step(step, self._options(fuses))
+            if num_unknown(placed) >= before:
+                return None
+            plan = self._new_plan(placed, self._options(fuses))
+        except OpError:
+            return None
+        self._add_next_tier(plan)
+        return plan
+
+    def _add_next_tier(self, plan: Plan) -> None:
+        if self._has_next_tier():
+            plan.next_tier = NextTier(functools.partial(self._plan_with_loops, plan.placed), len(plan.placed))
 
     def compile_settled(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Plan:
         """The plan that takes the place of that of `compile` after some runs; that of `compile` if none does.
@@ -152,12 +179,14 @@ class LocalRuntime:
         self, graph: Graph, request: Request, shapes: Sequence[Shape], options: CompileOptions
     ) -> Subgraph:
         """The subgraph of ``request`` on its devices, where its variables then stay."""
-        fetches, feeds = request.fetches, dict(zip(request.feeds, shapes, strict=True))
-        asked = StepRequest(graph, fetches.tensors, fetches.targets, feeds, request.done)
-        placed = compile_step(asked, options, self._recent)
+        placed = compile_step(self._asked(graph, request, shapes), options, self._recent)
         handles = [node for node in placed if node.op.effect is Effect.HANDLE]
         self._assigned.update([(node.name, node.device) for node in handles])
         return placed
+
+    def _asked(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> StepRequest:
+        fetches, feeds = request.fetches, dict(zip(request.feeds, shapes, strict=True))
+        return StepRequest(graph, fetches.tensors, fetches.targets, feeds, request.done)
 
     def _new_plan(
         self,

@@ -8,6 +8,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.ends.feeds import converter
 from flowrt.executor.ends.fetches import Fetches
 from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.size_feeds import SizeFeeds, Values
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import is_static
 
@@ -19,7 +20,7 @@ class Request:
     tensor that is fed twice.
     """
 
-    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "shapes", "used")
+    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "shapes", "sized", "used")
 
     def __init__(
         self,
@@ -39,5 +40,7 @@ class Request:
         self.shapes = tuple(shapes) if len(shapes) == len(feeds) else None
         """The feeds' shapes if all are static; otherwise they depend on the values of a run."""
         self.plans: dict[Any, Plan] = {}
+        self.sized: dict[tuple[SizeFeeds[Plan], Values], Plan] = {}
+        """Plans for certain values of the `SizeFeeds` of one of ``plans``, by both."""
         self.used = 0
         """Time of the last look-up, by the session's clock."""

@@ -26,6 +26,7 @@ from flowrt.executor.observe.step_stats import StepRecorder, describe_step
 from flowrt.executor.partial.partial_run import PartialRun
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.plan_description import settled
+from flowrt.executor.plan.size_feeds import SizeFeeds, Values
 from flowrt.executor.program.runner import StepControl
 from flowrt.executor.session.clusters import CLUSTERS
 from flowrt.executor.session.default_session import as_default, graph_to_run, leave
@@ -199,7 +200,7 @@ class BaseSession(InNotebook):
         shapes = request.shapes
         if shapes is not None and options is None and run_metadata is None:
             plan = request.plans.get(shapes)
-            if plan is not None and plan.is_direct and plan.next_tier is None:
+            if plan is not None and plan.is_direct and plan.next_tier is None and plan.size_feeds is None:
                 fetched = plan.run_direct(values)
                 if fetched is not None:
                     return request.fetches.rebuild(fetched)
@@ -211,6 +212,8 @@ class BaseSession(InNotebook):
             plan = self._plan(request, shapes)
         if GpuFeed in map(type, arrays):
             arrays = list(self._runtime.bring(plan, arrays))
+        elif (size_feeds := plan.size_feeds) is not None:
+            plan = self._sized(request, plan, size_feeds, size_feeds.values(arrays))
         tier = plan.next_tier  # read once: the compiling thread removes it
         if tier is not None:
             tier.count_run(functools.partial(self._replace, request, plan))
@@ -256,6 +259,22 @@ class BaseSession(InNotebook):
                 plan = request.plans[shapes] = self._compile(request, shapes)
         return plan
 
+    def _sized(self, request: Request, plan: Plan, size_feeds: SizeFeeds[Plan], values: Values) -> Plan:
+        """The plan for ``values`` of the feeds that decide shapes, if there is one, or runs have repeated
+        them; else ``plan``, which is for all values.
+        """
+        found = request.sized.get((size_feeds, values))
+        if found is None and size_feeds.are_steady(values):
+            with self._lock, paused_collector():
+                found = size_feeds.make(values)
+                if found is None:
+                    plan.size_feeds = None
+                else:
+                    request.sized[size_feeds, values] = found
+                    plan.let_go()
+                    LOGGER.info("%s: compiled the step again, for sizes that are fed: %s", user_line(), values)
+        return plan if found is None else found
+
     def _say_why(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Log that a step is compiled: at level INFO if it was before, for other shapes."""
         asked: list[Tensor | Operation] = [*request.fetches.tensors, *request.fetches.targets]
@@ -284,15 +303,17 @@ class BaseSession(InNotebook):
         plan.next_tier = None
         if better is None:
             return
+        better.size_feeds = plan.size_feeds
         with self._lock:
-            for shapes, current in request.plans.items():
-                if current is plan and not self._closed:
-                    request.plans[shapes] = better
-                    plan.let_go()
-                    LOGGER.info(
-                        "compiled loops take the place of kernels in a step of %d operations",
-                        len(better.placed),
-                    )
+            for plans in (request.plans, request.sized):
+                for key, current in plans.items():
+                    if current is plan and not self._closed:
+                        plans[key] = better
+                        plan.let_go()
+                        LOGGER.info(
+                            "compiled loops take the place of kernels in a step of %d operations",
+                            len(better.placed),
+                        )
 
     def make_callable(
         self, fetches: FetchLike, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -442,9 +463,9 @@ class BaseSession(InNotebook):
 
     @property
     def num_plans(self) -> int:
-        """The number of steps that it has compiled and kept, one for each request and shapes of feeds."""
+        """The number of steps that it has compiled and kept, for each request and shapes of feeds."""
         with self._lock:
-            return sum(len(request.plans) for request in self._requests.values())
+            return sum(len(request.plans) + len(request.sized) for request in self._requests.values())
 
     def close(self) -> None:
         """End the session: running steps are cancelled, variables released. Further runs raise."""
@@ -458,7 +479,7 @@ class BaseSession(InNotebook):
     def _forget_plans(self) -> None:
         with self._lock:
             for request in self._requests.values():
-                for plan in request.plans.values():
+                for plan in (*request.plans.values(), *request.sized.values()):
                     plan.close()
             self._requests.clear()
             self._runtime.forget()
