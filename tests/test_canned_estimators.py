@@ -105,6 +105,7 @@ def test_mistakes_are_told() -> None:
         (lambda: tf.estimator.LinearClassifier(COLUMNS, n_classes=1), "expected at least 2; got 1"),
         (lambda: tf.estimator.DNNRegressor([], DENSE), "hidden_units: expected a size for each"),
         (lambda: tf.estimator.LinearClassifier(COLUMNS, label_vocabulary=["a"]), "expected 2 words.*got 1"),
+        (lambda: tf.estimator.LinearRegressor([]), "feature_columns: expected at least one; got none"),
         (tf.estimator.DNNLinearCombinedClassifier, "expected linear_feature_columns or dnn"),
         (lambda: trained(tf.estimator.LinearClassifier, KIND > 0, 1, COLUMNS, optimizer="Adm"), "'Adm'"),
         (lambda: trained(tf.estimator.LinearClassifier, None, 1, COLUMNS), "there are no labels"),
@@ -114,6 +115,9 @@ def test_mistakes_are_told() -> None:
             call()
     with pytest.raises(DTypeError, match="labels: expected words of the label_vocabulary; got int64"):
         trained(tf.estimator.LinearClassifier, KIND, 1, COLUMNS, n_classes=3, label_vocabulary=list("abc"))
+    specs = tf.estimator.TrainSpec(arrays(KIND)), tf.estimator.EvalSpec(arrays(KIND), exporters=["best"])
+    with pytest.raises(DTypeError, match="expected exporters; got 'best'"):
+        tf.estimator.train_and_evaluate(tf.estimator.LinearRegressor(COLUMNS), *specs)
     with pytest.raises(DTypeError, match="labels: expected integers; got float64"):
         trained(tf.estimator.LinearClassifier, KIND * 0.7, 1, COLUMNS, n_classes=3)
     with pytest.raises(DTypeError, match="weight_column: expected a feature's name or a numeric column"):

@@ -71,6 +71,8 @@ class Linear:
 
     def __init__(self, columns: Iterable[Any], optimizer: Any, sparse_combiner: str, most: float) -> None:
         self._columns, self._combiner = list(columns), sparse_combiner
+        if not self._columns:
+            raise misuse("feature_columns: expected at least one; got none", InvalidArgumentError)
         self.optimizer = functools.partial(_as_optimizer, optimizer, _linear_rate(self._columns, most))
 
     def logits(self, features: Mapping[str, Any], units: int, mode: str) -> Tensor:

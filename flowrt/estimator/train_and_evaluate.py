@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from flowrt.errors import DTypeError
 from flowrt.estimator.estimator import Estimator
 from flowrt.estimator.exporters import Exporter
+from flowrt.graph.source import misuse
 from flowrt.train.hooks.recording_hooks import CheckpointSaverListener
 from flowrt.train.hooks.session_run_hook import SessionRunHook
 
@@ -57,10 +59,12 @@ def train_and_evaluate(
 ) -> tuple[dict[str, Any], list[Any]]:
     """Train until ``max_steps``, then evaluate and export; returns the metrics, and the exporters' results.
     Checkpoints are evaluated and exported in between, too, as ``eval_spec`` says. An exporter writes to the
-    folder of its name in ``export`` in the model's directory.
+    folder of its name in ``export`` in the model's directory. Raises `DTypeError` for anything but exporters.
     """
     given = eval_spec.exporters or ()
     exporters = [given] if isinstance(given, Exporter) else list(given)
+    if wrong := [each for each in exporters if not isinstance(each, Exporter)]:
+        raise misuse(f"train_and_evaluate: expected exporters; got {wrong[0]!r:.80}", DTypeError)
 
     def evaluate(is_final: bool = False) -> tuple[dict[str, Any], list[Any]]:
         found = estimator.evaluate(eval_spec.input_fn, eval_spec.steps, eval_spec.hooks, name=eval_spec.name)
