@@ -389,6 +389,30 @@ def test_diagonals_are_read_written_and_summed() -> None:
     np.testing.assert_array_equal(value_of(diag([1, 2])), np.diag([1, 2]))
 
 
+@pytest.mark.parametrize("k", [1, -2, (-1, 1), (-2, 3), (0, 2), (-2, -1)], ids=str)
+def test_other_diagonals_are_read_the_shorter_padded_at_their_end(k: int | tuple[int, int]) -> None:
+    a, a_fed = draw(2, 3, 4), placeholder("float64", [None, None, None])
+    low, high = k if isinstance(k, tuple) else (k, k)
+    length = min(3 + min(high, 0), 4 + min(-low, 0))
+    expected = np.full((2, high - low + 1, length), 9.0)
+    for i, place in enumerate(range(high, low - 1, -1)):
+        found = np.diagonal(a, place, 1, 2)
+        expected[:, i, : found.shape[-1]] = found
+    expected = expected if isinstance(k, tuple) else expected[:, 0]
+    read = matrix_diag_part(a, k=k, padding_value=9)
+    assert read.shape.as_list() == list(expected.shape)
+    np.testing.assert_array_equal(value_of(read), expected)
+    np.testing.assert_array_equal(
+        value_of(matrix_diag_part(a_fed, k=k, padding_value=9), {a_fed: a}), expected
+    )
+
+
+@pytest.mark.parametrize("k", [4, (2, 1), (-3, 0)], ids=str)
+def test_diagonals_that_a_matrix_lacks_are_an_error(k: int | tuple[int, int]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected k as \(low, high\) in shape \(2, 3, 4\)"):
+        matrix_diag_part(draw(2, 3, 4), k=k)
+
+
 # --- norms and clipping
 
 

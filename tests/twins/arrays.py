@@ -141,6 +141,7 @@ def calls(tf):
         "depth_to_space": (lambda t: tf.depth_to_space(t, 2), rng.normal(size=(2, 4, 6, 8))),
         "diag": (lambda t: (tf.diag(t), tf.matrix_diag(t), tf.diag_part(tf.diag(t))), x[0]),
         "matrix_diag_part": (tf.matrix_diag_part, cube),
+        "matrix_diag_part_k": (lambda t: tf.matrix_diag_part(t, k=-1), cube),
         "matrix_set_diag": (tf.matrix_set_diag, cube, rng.normal(size=(2, 3))),
         "matrix_band_part": (lambda t: tf.matrix_band_part(t, 1, 0), cube),
         "eye": (lambda t: tf.eye(3, 4, batch_shape=[2], dtype=tf.float64) * t, np.float64(2.0)),

@@ -21,12 +21,15 @@ from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.concat_and_split import concat, stack
+from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
+from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import copied, delivered
-from flowrt.graph.ops.base.shape_manipulation import matrix_transpose
+from flowrt.graph.ops.base.shape_manipulation import matrix_transpose, shape
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
+from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike
 
 __all__ = [
@@ -128,9 +131,44 @@ matrix_diag_part_op: OpDef[Tensor] = define_op(
 )
 
 
-def matrix_diag_part(input: NumericLike, name: str = "diag_part") -> Tensor:
-    """The main diagonals ``[..., min(m, n)]`` of matrices ``[..., m, n]``."""
-    return matrix_diag_part_op(input, name=name)
+def matrix_diag_part(
+    input: NumericLike, name: str = "diag_part", k: int | Sequence[int] = 0, padding_value: NumericLike = 0
+) -> Tensor:
+    """The diagonals ``k`` of matrices ``[..., m, n]``: 0 is the main one, those above it are positive.
+
+    One is ``[..., length]``. Those from ``k[1]`` down to ``k[0]`` are ``[..., k[1] - k[0] + 1, longest]``,
+    the shorter ones with ``padding_value`` at their end, as in TensorFlow 1.15.
+
+    Raises `InvalidArgumentError` for ``k`` in another order, matrices without such a diagonal or, unless
+    ``k`` is 0, of unknown rank.
+
+    Example:
+        >>> tf.linalg.diag_part([[1, 2], [3, 4]], k=(-1, 0)).eval()
+        array([[1, 4],
+               [3, 0]], dtype=int32)
+    """
+    low, high = (k[0], k[-1]) if isinstance(k, Sequence) else (k, k)
+    if low == high == 0:
+        return matrix_diag_part_op(input, name=name)
+    with get_default_graph().name_scope(name):
+        matrix = convert_to_tensor(input)
+        if matrix.shape.ndims is None or matrix.shape.ndims < 2:
+            raise misuse(f"diag_part: expected matrices of a known rank; got shape {matrix.shape}")
+        rows, columns = (size.value for size in matrix.shape[-2:])
+        if low > high or (rows is not None and low <= -rows) or (columns is not None and high >= columns):
+            raise misuse(f"diag_part: expected k as (low, high) in shape {matrix.shape}; got {k}")
+        sizes = shape(matrix)
+        longest: Any = minimum(sizes[-2] + min(high, 0), sizes[-1] + min(-low, 0))
+        if rows is not None and columns is not None:
+            longest = min(rows + min(high, 0), columns + min(-low, 0))
+        ends = [[0, 0]] * (matrix.shape.ndims - 2) + [[0, max(-low, 0)], [0, max(high, 0)]]
+        whole = pad(matrix, ends, constant_values=cast(padding_value, matrix.dtype))
+        starts = [(max(-place, 0), max(place, 0)) for place in range(high, low - 1, -1)]
+        found = [
+            matrix_diag_part_op(whole[..., y : y + longest, x : x + longest])  # type: ignore[misc]
+            for y, x in starts
+        ]
+        return found[0] if len(found) == 1 else stack(found, axis=-2)
 
 
 def _matrix_set_diag(xp: Any, input: Any, diagonal: Any, out: Any = None) -> Any:
