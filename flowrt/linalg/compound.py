@@ -80,8 +80,10 @@ class LinearOperatorBlockDiag(_Independent):
         is_square: Hint = True,
         name: str | None = None,
     ) -> None:
-        if not is_square or not all(operator.is_square for operator in operators):
-            raise misuse("LinearOperatorBlockDiag: expected square operators; got one that is not")
+        others = [operator.name for operator in operators if not operator.is_square]
+        if others or not is_square:
+            got = f"{', '.join(others)}, not known to be" if others else f"is_square={is_square}"
+            raise misuse(f"LinearOperatorBlockDiag: expected square operators; got {got}")
         super().__init__(
             operators, SHARED_HINTS, "_ds_", name, is_non_singular=is_non_singular,
             is_self_adjoint=is_self_adjoint, is_positive_definite=is_positive_definite, is_square=True,

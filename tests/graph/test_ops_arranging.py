@@ -145,6 +145,10 @@ def test_shape_arithmetic_goes_through_concat_and_stack() -> None:
             lambda: concat([constant([[1]]), constant([2])], 0),
             r"equal shapes except along axis 0; got \[1, 1\], \[1\]; inputs",
         ),
+        (
+            lambda: concat([constant([[1]]), constant([2])], -1),
+            r"equal shapes except along axis 1; got \[1, 1\], \[1\]; inputs",
+        ),
         (lambda: concat([constant([1]), constant([2.0])], 0), "expected dtype int32"),
         (lambda: concat([], 0), "at least one value"),
         (lambda: split(constant([1, 2, 3]), 2), "divides into 2 equal parts; got 3"),

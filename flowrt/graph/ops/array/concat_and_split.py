@@ -72,7 +72,7 @@ def _concat_shape(s: ShapeContext) -> Sequence[Shape]:
     axis = normalize_axis(axis, rank)
     rest: Shape = (None,) * rank
     for part in known:
-        if not compatible(rest, (*part[:axis], None, *part[axis + 1 :])):
+        if len(part) != rank or not compatible(rest, (*part[:axis], None, *part[axis + 1 :])):
             given = ", ".join(format_shape(p) for p in s.shapes[:-1])
             raise InvalidArgumentError(f"expected equal shapes except along axis {axis}; got {given}")
         rest = merge(rest, (*part[:axis], None, *part[axis + 1 :]))
