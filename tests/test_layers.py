@@ -438,7 +438,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     ),
     "keras": (
         "state", "", "preprocessing", "saving", "engine", "model_graph", "layers", "applications", "models",
-        "backend",
+        "estimator", "backend",
     ),
     "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),

@@ -22,6 +22,7 @@ saving                  models and weights as files
 engine                  `Layer`, `Model`, `Sequential`
 layers                  the layers
 models                  models from their data; copies
+estimator               models as estimators
 backend                 flowrt's operations under Keras's names
 network_functions       its convolutions, pooling, losses
 """
@@ -32,6 +33,7 @@ from flowrt.keras import array_pickles as array_pickles
 from flowrt.keras import backend as backend
 from flowrt.keras import callbacks as callbacks
 from flowrt.keras import constraints as constraints
+from flowrt.keras import estimator as estimator
 from flowrt.keras import identifiers as identifiers
 from flowrt.keras import initializers as initializers
 from flowrt.keras import labels as labels

@@ -51,7 +51,7 @@ from flowrt.keras.state.graph_state import snake_case, tracked
 from flowrt.keras.state.sessions import get_session
 from flowrt.keras.state.settings import floatx
 from flowrt.metrics.curves import area_under, area_under_precision
-from flowrt.variables.variable import Variable
+from flowrt.variables.variable import GraphKeys, Variable
 
 # --- of each sample
 
@@ -125,7 +125,12 @@ class Metric:
         make = initializer if callable(initializer) else Zeros()
         element = dtypes.as_dtype(dtype or self.dtype)
         with get_default_graph().root.name_scope(scope_of(self.name)):
-            variable = Variable(lambda: make(list(shape), dtype=element), trainable=False, name=name)
+            variable = Variable(
+                lambda: make(list(shape), dtype=element),
+                trainable=False,
+                name=name,
+                collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
+            )
         self._variables.append(tracked(variable))
         return variable
 

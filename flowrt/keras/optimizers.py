@@ -107,6 +107,11 @@ class Optimizer(base.Optimizer):
             own["iterations"] = _scalar(0, f"{self._name}/iter", int64)
         return own["iterations"]
 
+    @iterations.setter
+    def iterations(self, variable: Variable) -> None:
+        """Count the updates in ``variable``, such as the global step."""
+        self._hyper_variables.setdefault(get_default_graph().root, {})["iterations"] = variable
+
     # --- updates
 
     def get_gradients(self, loss: Any, params: Sequence[Variable]) -> list[Any]:

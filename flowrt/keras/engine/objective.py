@@ -59,10 +59,10 @@ def make_objective(
     Raises `InvalidArgumentError` for names of outputs that the model does not have, and for no loss at all.
     """
     found = Objective()
-    functions = _per_output(settings.loss, names, "loss", spread=True)
-    weights = _per_output(settings.loss_weights, names, "loss_weights")
-    targets = _per_output(settings.target_tensors, names, "target_tensors")
-    modes = _per_output(settings.sample_weight_mode, names, "sample_weight_mode", spread=True)
+    functions = per_output(settings.loss, names, "loss", spread=True)
+    weights = per_output(settings.loss_weights, names, "loss_weights")
+    targets = per_output(settings.target_tensors, names, "target_tensors")
+    modes = per_output(settings.sample_weight_mode, names, "sample_weight_mode", spread=True)
     parts: list[Tensor] = []
     losses_of: list[Tensor | None] = []
     for output, name, function, weight, target, mode in zip(
@@ -123,7 +123,7 @@ def _loss_of(function: Any, target: Any, output: Tensor, weight: Any) -> Tensor:
     return reduced(function(target, output), weight)
 
 
-def _per_output(given: Any, names: Sequence[str], what: str, spread: bool = False) -> list[Any]:
+def per_output(given: Any, names: Sequence[str], what: str, spread: bool = False) -> list[Any]:
     """``given`` for each output: a list, a dict by name, or one for all (with ``spread``) or the only one."""
     if given is None:
         return [None] * len(names)
@@ -159,7 +159,7 @@ def _measure(
     settings: Settings,
 ) -> None:
     for given, is_weighted in ((settings.metrics, False), (settings.weighted_metrics, True)):
-        for index, asked in enumerate(_metrics_per_output(given, names)):
+        for index, asked in enumerate(_metricsper_output(given, names)):
             target = found.targets[index]
             if target is None:
                 continue
@@ -171,13 +171,13 @@ def _measure(
                 _add(found, metric, target, outputs[index], sample_weight=weight)
 
 
-def _metrics_per_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
+def _metricsper_output(given: Any, names: Sequence[str]) -> list[list[Any]]:
     if not given:
         return [[] for _ in names]
     if isinstance(given, Mapping):
-        return [_as_list(each) for each in _per_output(given, names, "metrics")]
+        return [_as_list(each) for each in per_output(given, names, "metrics")]
     if len(names) > 1 and any(isinstance(each, (list, tuple)) for each in given):
-        return [_as_list(each) for each in _per_output(given, names, "metrics")]
+        return [_as_list(each) for each in per_output(given, names, "metrics")]
     return [_as_list(given) for _ in names]
 
 

@@ -29,8 +29,8 @@ def local_conv(
     inputs: Any, kernel: Any, kernel_size: Sequence[int], strides: Sequence[int], output_shape: Sequence[int],
     data_format: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """``inputs`` convolved with a kernel for each place: ``kernel`` is ``[places, window, filters]``, with the
-    ``places`` of ``output_shape`` in order, and the elements of a window as they follow in ``inputs``.
+    """``inputs`` convolved with a kernel for each place: ``kernel`` is ``[places, window, filters]``, with
+    the ``places`` of ``output_shape`` in order, and the elements of a window as they follow in ``inputs``.
     """
     first = (data_format or image_data_format()) == "channels_first"
     windows = _windows(convert_to_tensor(inputs), kernel_size, strides, output_shape, first)
@@ -102,7 +102,8 @@ class _LocallyConnected(KernelLayer, Layer):
         ]
         if min(self._places) < 1:
             raise misuse(
-                f"layer {self.name!r}: expected inputs of at least {list(self.kernel_size)}; got {input_shape}"
+                f"layer {self.name!r}: expected inputs of at least {list(self.kernel_size)}; got"
+                f" {input_shape}"
             )
         kernel = [math.prod(self._places), window, self.filters]
         self.kernel = self._add_parameter("kernel", kernel, "kernel")
