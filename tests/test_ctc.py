@@ -92,6 +92,21 @@ def test_a_wide_beam_finds_the_most_probable_labels() -> None:
             assert tuple(path.values[path.indices[:, 0] == row]) == labels
 
 
+@pytest.mark.parametrize(
+    ("width", "labels", "score"),
+    [(2, [2, 2, 4, 3, 0, 2, 3, 4, 1], -6.945871), (10, [2, 2, 4, 2, 2, 3, 4, 1], -6.761558)],
+    ids=["width 2", "width 10"],
+)
+def test_a_narrow_beam_searches_in_tensorflows_order(width: int, labels: list[int], score: float) -> None:
+    """The second path as TensorFlow 2.21 has it; a better one is lost when its prefix leaves the beam."""
+    logits = np.random.default_rng(4).normal(0, 2, (12, 5, 6))[:, :1].astype(np.float32)
+    decoded, scores = tf.nn.ctc_beam_search_decoder(logits, [12], width, 2, merge_repeated=False)
+    with tf.Session() as session:
+        found, logs = session.run((decoded[1], scores))
+    assert found.values.tolist() == labels
+    np.testing.assert_allclose(logs[0, 1], score, rtol=1e-6)
+
+
 def test_the_greedy_decoder_takes_the_largest_logits() -> None:
     classes = np.array([[1, 1, 3, 1, 0], [0, 0, 3, 2, 2]])
     logits = np.eye(4, dtype=np.float32)[classes.T]

@@ -46,7 +46,12 @@ def results(tf):
         for name, (decoded, score) in {
             "greedy": tf.nn.ctc_greedy_decoder(logits, lengths, merges),
             "beam": tf.nn.ctc_beam_search_decoder(logits[:, :3], lengths[:3], 100, 4, merges),
-            "narrow": tf.nn.ctc_beam_search_decoder(logits[:, :3], lengths[:3], 3, 2, merges),
+            **{
+                f"beam_of_{width}": tf.nn.ctc_beam_search_decoder(
+                    logits[:, :3], lengths[:3], width, min(width, 2), merges
+                )
+                for width in (1, 2, 3, 5, 10, 17)
+            },
         }.items():
             fetches[f"{name}_{merges}_score"] = score
             for i, each in enumerate(decoded):

@@ -5,7 +5,7 @@ merged and blanks are dropped. A. Graves et al., Connectionist Temporal Classifi
 sums over all paths by the forward-backward algorithm of its section 4.1, on the labels with a blank around
 each. The blank is the last class, as in TensorFlow.
 
-Kernels compute on the host, for the whole batch at once, in float64.
+Kernels compute on the host; the loss for the whole batch at once, in float64.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flowrt.graph.ops.base.identities import prevent_gradient
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import expand_dims
 from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.nn.ctc_beam import beam_search
 from flowrt.graph.shapes import Shape, format_shape
 
 
@@ -263,46 +264,6 @@ ctc_greedy_decoder_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-def _best_prefixes(logs: np.ndarray[Any, Any], width: int) -> list[tuple[tuple[int, ...], float]]:
-    """The ``width`` most probable sequences of labels and their log probabilities, the best first, for the
-    log probabilities of classes, [time, classes].
-
-    A. L. Maas et al., First-Pass Large Vocabulary Continuous Speech Recognition using Bi-Directional
-    Recurrent DNNs (2014), algorithm 1: of a prefix, paths that end in a blank and others are kept apart.
-    """
-    prefixes: list[tuple[int, ...]] = [()]
-    blank, label = np.zeros(1), np.full(1, -np.inf)
-    for now in logs:
-        whole = np.logaddexp(blank, label)
-        last = np.array([prefix[-1] if prefix else -1 for prefix in prefixes])
-        # A label that is the prefix's last begins anew only behind a blank.
-        grown = np.repeat(whole[:, None], len(now) - 1, 1)
-        ends = last >= 0
-        grown[ends, last[ends]] = blank[ends]
-        grown += now[:-1]
-        stayed = np.where(ends, label + now[last], -np.inf)
-        place = {prefix: i for i, prefix in enumerate(prefixes)}
-        for i, prefix in enumerate(prefixes):
-            parent = place.get(prefix[:-1]) if prefix else None
-            if parent is not None:
-                stayed[i] = np.logaddexp(stayed[i], grown[parent, prefix[-1]])
-                grown[parent, prefix[-1]] = -np.inf
-        paused = whole + now[-1]
-        scores = np.concatenate([np.logaddexp(paused, stayed), grown.reshape(-1)])
-        best = np.argsort(-scores, kind="stable")[:width]
-        best = best[scores[best] > -np.inf]
-        count = len(prefixes)
-        blank = np.where(best < count, paused[np.minimum(best, count - 1)], -np.inf)
-        label = np.where(best < count, stayed[np.minimum(best, count - 1)], scores[best])
-        prefixes = [
-            prefixes[at]
-            if at < count
-            else (*prefixes[(at - count) // (len(now) - 1)], (at - count) % (len(now) - 1))
-            for at in best.tolist()
-        ]
-    return list(zip(prefixes, np.logaddexp(blank, label).tolist(), strict=True))
-
-
 def _beam_search(
     xp: Any, inputs: Any, sequence_length: Any, beam_width: int, top_paths: int, merge_repeated: bool,
     out: Any = None,
@@ -313,11 +274,10 @@ def _beam_search(
         raise InvalidArgumentError(
             f"expected top_paths between 1 and beam_width; got {top_paths} and {beam_width}"
         )
-    logs = _log_softmax(logits)
     rows: list[list[list[int]]] = [[] for _ in range(top_paths)]
     scores = np.empty((logits.shape[1], top_paths), logits.dtype)
     for row, length in enumerate(lengths):
-        found = _best_prefixes(logs[:length, row], beam_width)[:top_paths]
+        found = beam_search(logits[:length, row], beam_width, top_paths)
         if len(found) < top_paths:
             raise InvalidArgumentError(
                 f"top_paths: expected at most {len(found)}, as many as there are in batch {row}; got "
