@@ -86,6 +86,9 @@ def test_graphviz_draws_every_box_and_edge(view):
     assert kinds.count("node") == len(shown.view.nodes) + legend
     assert kinds.count("edge") == len(shown.view.edges)
     assert kinds.count("cluster") == len(shown.view.groups) + bool(legend)
+    assert kinds[-1] == "titles"
+    *_, titles = root.iter("{http://www.w3.org/2000/svg}g")
+    assert len(titles) == kinds.count("cluster")
 
 
 @needs_dot

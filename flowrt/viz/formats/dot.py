@@ -6,6 +6,7 @@ and dot's escape characters in them are doubled. SVG is drawn from this text by 
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -42,9 +43,9 @@ COLLECTIVES = {
 
 _GROUP = {
     GroupKind.DEVICE: 'style="rounded", color="#57606a", penwidth=1.5, fontname="Helvetica-Bold"',
-    GroupKind.SCOPE: 'style="rounded,filled", color="#d0d7de", fillcolor="#00000008"',
-    GroupKind.FUNCTION: 'style="rounded,dashed", color="#8250df", fontcolor="#8250df"',
-    GroupKind.SERIES: 'style="rounded", color="#8c959f"',
+    GroupKind.SCOPE: 'style="rounded,filled", color="#d0d7de", fillcolor="#00000008", fontname="Helvetica"',
+    GroupKind.FUNCTION: 'style="rounded,dashed", color="#8250df", fontcolor="#8250df", fontname="Helvetica"',
+    GroupKind.SERIES: 'style="rounded", color="#8c959f", fontname="Helvetica"',
     GroupKind.ROLE: 'style="rounded,dotted", color="#57606a", fontname="Helvetica-Bold"',
 }
 
@@ -170,4 +171,15 @@ def encode_svg(picture: Picture) -> bytes:
         ) from None
     if drawn.returncode or not drawn.stdout:
         raise InternalError(f"svg: dot ended with status {drawn.returncode}: {drawn.stderr.decode()[:400]}")
-    return drawn.stdout
+    return _titles_last(drawn.stdout.decode()).encode()
+
+
+_TITLE = re.compile(r'(<g id="clust\d+" class="cluster">(?:(?!</g>).)*?)(<text .*?</text>)\n', re.DOTALL)
+_ON_WHITE = '<g class="titles" paint-order="stroke" stroke="#fff" stroke-width="4">'
+
+
+def _titles_last(svg: str) -> str:
+    """``svg`` with the titles of groups, which dot draws first, over the edges that pass there."""
+    titles = [title for _, title in _TITLE.findall(svg)]
+    graph, end, rest = _TITLE.sub(r"\1", svg).rpartition("</g>")
+    return "\n".join([f"{graph}{_ON_WHITE}", *titles, "</g>", f"{end}{rest}"])
