@@ -213,7 +213,7 @@ def _inner_imports(module: Module) -> Iterator[Import]:
 
 
 def _is_lazy_attribute(module: Module, found: Import) -> bool:
-    names = ("flowrt", "flowrt.distribute", "flowrt.nn", "flowrt.protos", "flowrt.train")
+    names = ("flowrt", "flowrt.distribute", "flowrt.linalg", "flowrt.nn", "flowrt.protos", "flowrt.train")
     return module.name in names and found.function == "__getattr__"
 
 

@@ -26,8 +26,8 @@ from flowrt.tf1.missing_names import _MEANT, _REASONS, PUBLIC_NAMESPACES, hints
 LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
 CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property, enum.Enum)
 LATE = (
-    "argparse", "cupy", "google.protobuf", "grpc", "llvmlite", "malt", "opt_einsum", "safetensors",
-    "unittest",
+    "argparse", "cupy", "flowrt.linalg.linear_operator", "google.protobuf", "grpc", "llvmlite", "malt",
+    "opt_einsum", "safetensors", "unittest",
 )  # fmt: skip
 
 

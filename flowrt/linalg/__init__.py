@@ -7,6 +7,9 @@ circulant        operators applied by Fourier transforms
 matrix_functions exponential, pseudo-inverse, least squares, rank
 """
 
+import importlib as _importlib
+from typing import Any
+
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as transpose
 from flowrt.graph.ops.linalg.decompositions import cholesky, cholesky_solve, logdet, qr, slogdet
@@ -28,35 +31,39 @@ from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd
 from flowrt.graph.ops.nn.moments import l2_normalize
 from flowrt.graph.ops.nn.norms import global_norm, norm
-from flowrt.linalg.circulant import (
-    LinearOperatorCirculant,
-    LinearOperatorCirculant2D,
-    LinearOperatorCirculant3D,
-    LinearOperatorToeplitz,
-)
-from flowrt.linalg.compound import (
-    LinearOperatorBlockDiag,
-    LinearOperatorKronecker,
-    LinearOperatorLowRankUpdate,
-)
-from flowrt.linalg.linear_operator import (
-    LinearOperator,
-    LinearOperatorAdjoint,
-    LinearOperatorComposition,
-    LinearOperatorInversion,
-    LinearOperatorLowerTriangular,
-)
 from flowrt.linalg.matrix_functions import matrix_exponential as expm
 from flowrt.linalg.matrix_functions import matrix_rank, normalize, pinv
 from flowrt.linalg.matrix_functions import matrix_solve_ls as lstsq
-from flowrt.linalg.structured import (
-    LinearOperatorDiag,
-    LinearOperatorFullMatrix,
-    LinearOperatorHouseholder,
-    LinearOperatorIdentity,
-    LinearOperatorScaledIdentity,
-    LinearOperatorZeros,
-)
-from flowrt.tf1.missing_names import missing_from
+from flowrt.tf1.missing_names import missing_name
 
-__getattr__ = missing_from("linalg")
+_OPERATORS = {
+    "circulant": (
+        "LinearOperatorCirculant", "LinearOperatorCirculant2D", "LinearOperatorCirculant3D",
+        "LinearOperatorToeplitz",
+    ),
+    "compound": (
+        "LinearOperatorBlockDiag", "LinearOperatorKronecker", "LinearOperatorLowRankUpdate",
+    ),
+    "linear_operator": (
+        "LinearOperator", "LinearOperatorAdjoint", "LinearOperatorComposition",
+        "LinearOperatorInversion", "LinearOperatorLowerTriangular",
+    ),
+    "structured": (
+        "LinearOperatorDiag", "LinearOperatorFullMatrix", "LinearOperatorHouseholder",
+        "LinearOperatorIdentity", "LinearOperatorScaledIdentity", "LinearOperatorZeros",
+    ),
+}  # fmt: skip
+"""The linear operators by their module, loaded on first use: few programs need them."""
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _OPERATORS.items():
+        if name in names:
+            found = globals()[name] = getattr(_importlib.import_module(f"flowrt.linalg.{module}"), name)
+            return found
+    raise missing_name("linalg", name)
+
+
+def __dir__() -> list[str]:
+    operators = (name for names in _OPERATORS.values() for name in names)
+    return sorted({*globals(), *operators})

@@ -55,7 +55,7 @@ from flowrt.linalg.structured import LinearOperatorIdentity as LinearOperatorIde
 from flowrt.linalg.structured import LinearOperatorScaledIdentity as LinearOperatorScaledIdentity
 from flowrt.linalg.structured import LinearOperatorZeros as LinearOperatorZeros
 from flowrt.nn import l2_normalize as l2_normalize
-from flowrt.tf1.missing_names import missing_from as missing_from
+from flowrt.tf1.missing_names import missing_name as missing_name
 
 band_part = _band_part
 det = _det
