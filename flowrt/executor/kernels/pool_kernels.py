@@ -32,7 +32,6 @@ import numpy as np
 
 from flowrt.executor.kernels.loop_layout import Layout, call_on, layout_of
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.ops.base.kernel_output import New, begin
 from flowrt.graph.ops.nn.pooling import (
     lowest,
     max_pool3d_grad_op,
@@ -41,7 +40,7 @@ from flowrt.graph.ops.nn.pooling import (
     max_pool_op,
     pool_axes,
 )
-from flowrt.graph.ops.nn.windows import Axis, fill_outside, pad, taps_of
+from flowrt.graph.ops.nn.windows import Axis, New, begin, fill_outside, pad, taps_of
 from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue
 
 Array: TypeAlias = np.ndarray[Any, Any]

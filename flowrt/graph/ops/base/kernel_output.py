@@ -1,4 +1,4 @@
-"""The memory of a kernel: its result in a given buffer or a new array, and scratch arrays.
+"""Writing a kernel's result to a given buffer, or to a new array.
 
 Every kernel with a result shape known before it runs takes ``out``. Results that its library cannot write
 there (LAPACK, most of NumPy's generators) are copied: for [4, 4] an inverse and its consumer take 6.6 us
@@ -14,8 +14,8 @@ the size they fill.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,14 +23,6 @@ _FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)
 
 SMALLEST_NORMAL = np.float32(2.0**-14)
 """The smallest normal number of float16."""
-
-New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
-"""``new(shape, dtype)`` is an array with any elements, for as long as the kernel runs."""
-
-
-def begin(xp: Any, workspace: Any) -> New:
-    """The allocator of a kernel: its ``workspace``, or new arrays if it is None."""
-    return xp.empty if workspace is None else workspace.begin()
 
 
 def accumulator(x: Any) -> Any:

@@ -37,7 +37,6 @@ from flowrt.graph.op_facets import Kernel, Loop, Traits, instruction, on_floats
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.kernel_output import begin
 from flowrt.graph.ops.elementwise.comparison import (
     elementwise_op,
     greater,
@@ -313,7 +312,7 @@ def _add_n_shape(s: ShapeContext) -> Sequence[Shape]:
     return [shape]
 
 
-def _add_n(xp: Any, inputs: Any, out: Any = None, workspace: Any = None) -> Any:
+def _add_n(xp: Any, inputs: Any, out: Any = None) -> Any:
     first, *rest = inputs
     if any(x.shape != first.shape for x in rest):
         raise InvalidArgumentError(
@@ -322,10 +321,8 @@ def _add_n(xp: Any, inputs: Any, out: Any = None, workspace: Any = None) -> Any:
     if not rest:
         return xp.positive(first, out)
     total = first
-    if len(rest) > 1:  # not into out: it may share memory with a later input
-        place = begin(xp, workspace)(first.shape, first.dtype)
-        for x in rest[:-1]:
-            total = xp.add(total, x, place)
+    for x in rest[:-1]:  # not into out: it may share memory with a later input
+        total = total + x
     return xp.add(total, rest[-1], out)
 
 
@@ -419,7 +416,7 @@ def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> A
     if xp is np and y.ndim == 0:  # reading y would synchronize with a GPU, where powers are memory-bound
         fast = _POWERS.get(complex(y))
         if fast is not None and (fast.of_integers or x.dtype.kind not in "iu"):
-            return fast.on_arrays(xp, x, begin(xp, workspace), out)
+            return fast.on_arrays(xp, x, xp.empty if workspace is None else workspace.begin(), out)
     try:
         return xp.power(x, y, out)
     except ValueError:

@@ -33,7 +33,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, instruction
 from flowrt.graph.ops.base.filling import zeros_like
-from flowrt.graph.ops.base.kernel_output import begin, delivered
+from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import elementwise_op
 from flowrt.graph.ops.elementwise.division import realdiv
@@ -152,21 +152,9 @@ def _scaled(factor: float, *factors: Tensor) -> Tensor:
     return product
 
 
-def _tanh_grad(xp: Any, y: Any, dy: Any, out: Any = None, workspace: Any = None) -> Any:
-    slope = begin(xp, workspace)(y.shape, y.dtype)
-    xp.multiply(y, y, slope)
-    return xp.multiply(dy, xp.subtract(1, slope, slope), out)
-
-
-def _sigmoid_grad(xp: Any, y: Any, dy: Any, out: Any = None, workspace: Any = None) -> Any:
-    slope = begin(xp, workspace)(y.shape, y.dtype)
-    xp.subtract(1, y, slope)
-    return xp.multiply(dy, xp.multiply(y, slope, slope), out)
-
-
 tanh_grad = _grad_op(
     "TanhGrad",
-    _tanh_grad,
+    lambda xp, y, dy, out=None: xp.multiply(dy, 1 - y * y, out),
     lambda b, y, dy: dy * (1 - y * y),
     lambda g, y, dy: _scaled(-2, g, y, dy),
     "The gradient of tanh: dy * (1 - y * y).",
@@ -175,7 +163,7 @@ tanh_grad = _grad_op(
 
 sigmoid_grad = _grad_op(
     "SigmoidGrad",
-    _sigmoid_grad,
+    lambda xp, y, dy, out=None: xp.multiply(dy, y * (1 - y), out),
     lambda b, y, dy: dy * (y * (1 - y)),
     lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
     "The gradient of sigmoid: dy * y * (1 - y).",

@@ -23,12 +23,13 @@ from flowrt.graph.op_def import AxesRule, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel, Traits
 from flowrt.graph.ops.base.axes import images
 from flowrt.graph.ops.base.identities import attributes_of
-from flowrt.graph.ops.base.kernel_output import accumulator, begin
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
     Axis,
     Parts,
     Step,
+    begin,
     channels_first,
     channels_last,
     image_blocks,

@@ -16,11 +16,12 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.ops.base.kernel_output import accumulator, begin
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.nn.conv import ATTRS_2D, define_convolution, spatial_steps
 from flowrt.graph.ops.nn.windows import (
     Axis,
     Parts,
+    begin,
     image_blocks,
     join_layout,
     of_rank,

@@ -24,11 +24,13 @@ from flowrt.graph.op_def import LINEAR, AxesRule, OpDef, Sample, ShapeContext, d
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.base.axes import images
 from flowrt.graph.ops.base.identities import attributes_of
-from flowrt.graph.ops.base.kernel_output import New, accumulator, begin
+from flowrt.graph.ops.base.kernel_output import accumulator
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
     Axis,
+    New,
     Tap,
+    begin,
     channels_first,
     check_positive,
     every_axis,

@@ -9,7 +9,7 @@ each so small that the copied patches are still in the cache when they are multi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.ops.base.kernel_output import New
 from flowrt.graph.shapes import Shape, format_shape
 
 WORKSPACE = 4 << 20
@@ -202,6 +201,14 @@ def of_rank(name: str, shape: Shape, rank: int) -> tuple[int | None, ...]:
 
 Tap: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]
 """(the windows that have a tap within the input, where that is)."""
+
+New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
+"""``new(shape, dtype)`` is an array with any elements, for as long as the kernel runs."""
+
+
+def begin(xp: Any, workspace: Any) -> New:
+    """The allocator of a kernel: its ``workspace``, or new arrays if it is None."""
+    return xp.empty if workspace is None else workspace.begin()
 
 
 def pad(x: Any, axes: Sequence[Axis], dtype: Any, value: Any, new: New) -> Any:
