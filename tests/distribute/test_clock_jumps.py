@@ -34,7 +34,7 @@ READERS = {
     "distribute/wire/peer.py": "the same",
     "distribute/worker/step_trace.py": "traces, aligned by these",
     "device/llvm/code_cache.py": "compared with the times of files",
-    "estimator/estimator.py": "names of exported models, as TensorFlow has them",
+    "estimator/export_folder.py": "names of exported models, as TensorFlow has them",
     "executor/plan/instance.py": "traces",
     "graph/ops/text/python_calls.py": "the op `timestamp`",
     "train/checkpoints/saver.py": "takes times of files from its caller",

@@ -117,15 +117,16 @@ BATCHES = {rows: np.random.default_rng(rows).random((rows, 1024), np.float32) fo
 
 class Training:
     """The step of a net whose layers' results are of a size that only the step knows, 64 bytes a row. The
-    layers are spread over ``devices``.
+    layers are spread over ``devices``. The number of rows is no integer feed, for which there would be a plan of
+    its own.
     """
 
     def __init__(self, depth, devices=("/cpu:0",), config=None, seed=None):
         with tf.Graph().as_default() as self.graph:
             tf.set_random_seed(1)
-            self.x, self.rows = tf.placeholder(tf.float32, [None, 1024]), tf.placeholder(tf.int32, [])
+            self.x, self.rows = tf.placeholder(tf.float32, [None, 1024]), tf.placeholder(tf.float32, [])
             with tf.device(devices[0]):
-                h = self.x[: self.rows]
+                h = self.x[: tf.cast(self.rows, tf.int32)]
             for i in range(depth):
                 with tf.device(devices[i * len(devices) // depth]):
                     h = tf.layers.dense(h, 16, activation=tf.nn.tanh, name=f"layer{i}")
