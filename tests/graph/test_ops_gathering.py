@@ -279,6 +279,12 @@ def test_repeat_is_numpys(counts: list[int], axis: int) -> None:
         np.testing.assert_array_equal(value_of(repeat(constant(x), 2)), np.repeat(x, 2))
 
 
+@pytest.mark.parametrize("counts", [[1, -1, 2], -1, [1, 2], [[1, 2, 3]]], ids=str)
+def test_repeats_that_are_negative_or_of_another_number_are_an_error(counts: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="repeat: expected one number of at least 0, or 3; got"):
+        repeat([1, 2, 3], counts)
+
+
 @given(st.lists(st.integers(0, 2), max_size=6))
 def test_dynamic_stitch_undoes_dynamic_partition(homes: list[int]) -> None:
     rows = np.random.default_rng(0).standard_normal((len(homes), 2))

@@ -98,7 +98,7 @@ def repeat(
 ) -> Tensor:
     """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times in succession.
 
-    ``repeats`` is one number, or one for each slice.
+    ``repeats`` is one number, or one for each slice. Raises `InvalidArgumentError` for others that are known.
     """
     with get_default_graph().name_scope(name or "Repeat"):
         values, counts = convert_to_tensor(input), convert_to_tensor(repeats)
@@ -112,6 +112,8 @@ def repeat(
         length = getitem(shape(values), axis) if known_length is None else known_length
         known = static_array(counts)
         if known is not None and isinstance(length, int):
+            if (known < 0).any() or known.shape not in ((), (1,), (length,)):
+                raise misuse(f"repeat: expected one number of at least 0, or {length}; got repeats {known}")
             return gather(values, np.repeat(np.arange(length, dtype=np.int32), known), axis=axis)
         slices = expand_dims(range_(length), 1)
         if counts.spec.shape in ((), (1,)):
