@@ -105,6 +105,8 @@ def stack_dynamic_partitions(
                 return stack_dynamic_partitions(rows.values, values, num_partitions)
         if rank == 0:
             data, partitions = stack([data]), stack([partitions])
+        if isinstance(data, RaggedTensor):  # all splits of a ragged tensor have one dtype
+            partitions = cast(partitions, data.row_splits.dtype)
         order = argsort(partitions, stable=True)
         sorted_ids = gather(partitions, order)
         limit = cast(convert_to_tensor(num_partitions), sorted_ids.dtype)

@@ -110,6 +110,7 @@ def test_a_mask_along_an_inner_axis_is_refused() -> None:
 
 def test_partitions_are_stacked_and_rows_are_numbered(session: tf.Session) -> None:
     stacked = tf.ragged.stack_dynamic_partitions(tf.ragged.constant(ROWS), [1, 0, 1], 3)
+    assert {splits.dtype.name for splits in stacked.nested_row_splits} == {"int64"}
     assert session.run(stacked).to_list() == [[[]], [[3, 1], [4, 1, 5]], []]
     by_value = tf.ragged.stack_dynamic_partitions([[1, 2], [3, 4]], [[1, 0], [2, 0]], 3)
     assert session.run(by_value).to_list() == [[2, 4], [1], [3]]
