@@ -185,7 +185,7 @@ def _minimized(optimizer: Any, loss: Any, weights: list[Variable]) -> Operation:
 
 
 def _loader(variables: list[Variable], values: list[Any]) -> Callable[[Scaffold, Any], None]:
-    """What a session that restores no checkpoint does first."""
+    """The first work of a session that restores no checkpoint: give ``variables`` their ``values``."""
 
     def load(_: Scaffold, session: Any) -> None:
         for variable, value in zip(variables, values, strict=True):

@@ -232,8 +232,8 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     # --- properties
 
     def __bool__(self) -> bool:  # type: ignore[override]  # that of tensors never returns
-        """True, as of TensorFlow 1's variables: ``if v:`` asks whether there is one. In a function being
-        traced, whose variables stand for their values, raises `DTypeError`.
+        """True, as of TensorFlow 1's variables: ``if v:`` asks whether there is one. Raises
+        `DTypeError` in a function being traced, where variables stand for their values.
         """
         if getattr(get_default_graph(), "observe", None) is not None:
             super().__bool__()

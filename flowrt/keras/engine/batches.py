@@ -178,7 +178,7 @@ class Batches:
 
 
 class RepeatedBatch(Batches):
-    """One batch, ``steps`` times: all of the arrays, or nothing for a model whose inputs and targets are
+    """One batch, ``steps`` times: all of the arrays, or nothing for a model with inputs and targets that are
     tensors.
     """
 

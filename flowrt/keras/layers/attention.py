@@ -23,14 +23,14 @@ from flowrt.keras.engine.layer import Layer
 __all__ = ["AdditiveAttention", "Attention"]
 
 _FAR_BELOW = 1e9
-"""What is taken from the scores of masked keys, as in TensorFlow."""
+"""The number taken from the scores of masked keys, as in TensorFlow."""
 
 
 class _DenseAttention(Layer):
     """``softmax(scores) @ value`` for ``[query, value]`` or ``[query, value, key]``: ``[batch, tq, dim]``.
 
-    The keys are the values unless given, and ``scores`` are ``[batch, tq, tv]``. Values whose mask is false
-    count for nothing; with ``causal`` so do those later than the query. Where the query's mask is false the
+    The keys are the values unless given, and ``scores`` are ``[batch, tq, tv]``. Values with a false mask count
+    for nothing; with ``causal`` so do those later than the query. Where the query's mask is false the
     output is 0.
     """
 

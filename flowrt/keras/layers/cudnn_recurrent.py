@@ -99,7 +99,7 @@ class CuDNNGRUCell(_CuDNNCell, GRUCell):
 
 
 class _CuDNN(OfCell):
-    """Base of both layers, whose weights are their own in checkpoints, not a cell's."""
+    """Base of both layers: their weights are their own in checkpoints, not a cell's."""
 
     _cell: Any
 
