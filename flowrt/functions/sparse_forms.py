@@ -138,7 +138,7 @@ def sparse_merge(
 
 
 def sparse_to_indicator(sp_input: Any, vocab_size: NumericLike, name: str | None = None) -> Tensor:
-    """Whether each row has each id: bool ``[..., vocab_size]`` for ids ``[..., n]`` of int32 or int64.
+    """A mark for each id that a row has: bool ``[..., vocab_size]`` for ids ``[..., n]`` of int32 or int64.
 
     A step raises `InvalidArgumentError` for an id that is not in [0, vocab_size).
 
