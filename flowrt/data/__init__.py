@@ -6,6 +6,8 @@
     traced                                  functions passed to map, filter, flat_map, traced to graphs
     record_files                            the nodes that read files
     background                              the only two users of threads: read-ahead, parallel map
+    choosing                                the nodes of data.experimental
+    options                                 `Options`, which change no element
     auto_shard                              one worker's part of a dataset
     iterator                                the session resource over the tree; get_next
 
@@ -25,6 +27,7 @@ from flowrt.data.iterator import get_output_shapes as get_output_shapes
 from flowrt.data.iterator import get_output_types as get_output_types
 from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
 from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
+from flowrt.data.options import Options as Options
 from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE
 from flowrt.tf1.missing_names import missing_from
 

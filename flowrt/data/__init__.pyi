@@ -12,6 +12,7 @@ from flowrt.data.iterator import get_output_shapes as get_output_shapes
 from flowrt.data.iterator import get_output_types as get_output_types
 from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
 from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
+from flowrt.data.options import Options as Options
 from flowrt.tf1.missing_names import missing_from as missing_from
 
 AUTOTUNE: builtins.int

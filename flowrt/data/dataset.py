@@ -19,6 +19,7 @@ from flowrt.base.structure import Structure, flatten, flatten_up_to, map_structu
 from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.node import Node
+from flowrt.data.options import Options
 from flowrt.data.record_files import FixedRecords, Records, TextLines
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices
 from flowrt.data.spec import TensorSpec, declared_spec, spec_of
@@ -61,7 +62,7 @@ class Dataset(InNotebook):
     @staticmethod
     def from_tensors(tensors: Structure) -> Dataset:
         """One element: ``tensors``."""
-        return Dataset(Tensors(_components(tensors)))
+        return Dataset(Tensors(components_of(tensors)))
 
     @staticmethod
     def from_tensor_slices(tensors: Structure) -> Dataset:
@@ -82,7 +83,7 @@ class Dataset(InNotebook):
             >>> session.run([x, y])
             [array([1, 2], dtype=int32), array([10, 20], dtype=int32)]
         """
-        return Dataset(TensorSlices(_components(tensors)))
+        return Dataset(TensorSlices(components_of(tensors)))
 
     @staticmethod
     def from_generator(
@@ -168,7 +169,7 @@ class Dataset(InNotebook):
         many threads; the order of the elements is always kept. Raises the errors of ``map_func``, and
         `UnimplementedError` if it uses tensors or variables of the enclosing graph.
         """
-        function, result = trace("map_func", map_func, self.node.spec, _traced_components)
+        function, result = trace("map_func", map_func, self.node.spec, traced_components)
         calls = (
             None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
         )
@@ -211,18 +212,8 @@ class Dataset(InNotebook):
 
     def filter(self, predicate: FunctionOf[Any]) -> Dataset:
         """The elements for which ``predicate``, a function of tensors as in `map`, returns a true scalar."""
-        function, result = trace("predicate", predicate, self.node.spec, _traced_components)
-        spec = spec_of(result)
-        if (
-            not isinstance(spec, TensorSpec)
-            or spec.dtype is not as_dtype(bool)
-            or spec.shape not in ((), None)
-        ):
-            raise DTypeError(
-                f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}",
-                source=user_line(),
-            )
-        return Dataset(pipeline.Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
+        decide: Any = traced_predicate("filter", predicate, self.node.spec)  # bound when opened
+        return Dataset(pipeline.Filter(self.node, decide))
 
     def shuffle(
         self, buffer_size: NumericLike, seed: int | None = None, reshuffle_each_iteration: bool | None = None
@@ -292,6 +283,18 @@ class Dataset(InNotebook):
     def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
         """``transformation_func(self)``."""
         return Dataset(_node("apply: transformation_func's result", transformation_func(self)))
+
+    def with_options(self, options: Options) -> Dataset:
+        """The same elements: `flowrt.data.Options` change none. Raises `UnimplementedError` for a choice of
+        how workers share the dataset.
+        """
+        if any(value is not None for value in vars(options.experimental_distribute).values()):
+            raise UnimplementedError(
+                "with_options: expected no experimental_distribute options. Instead:"
+                " distribute.InputOptions(auto_shard_policy=...) of the strategy",
+                source=user_line(),
+            )
+        return Dataset(self.node)
 
     # --- iterators and the spec of the elements
 
@@ -416,7 +419,7 @@ def _is_list(structure: Structure) -> bool:
     return isinstance(structure, list)
 
 
-def _components(tensors: Structure) -> Structure:
+def components_of(tensors: Structure) -> Structure:
     return map_structure(_component, tensors, is_leaf=_is_list)
 
 
@@ -427,7 +430,23 @@ def _component(value: Any) -> Any:
     return convert_to_tensor(value) if symbolic else as_array(value)
 
 
-def _traced_components(result: Any) -> tuple[list[Tensor], Structure]:
+def traced_predicate(method: str, predicate: FunctionOf[Any], spec: Structure) -> TracedPredicate:
+    """The graph of ``predicate``. Raises `DTypeError` unless it returns a bool scalar."""
+    function, result = trace("predicate", predicate, spec, traced_components)
+    found = spec_of(result)
+    if (
+        not isinstance(found, TensorSpec)
+        or found.dtype is not as_dtype(bool)
+        or found.shape not in ((), None)
+    ):
+        raise DTypeError(
+            f"{method}: expected predicate to return a bool scalar; got {map_structure(str, found)}",
+            source=user_line(),
+        )
+    return TracedPredicate(function)
+
+
+def traced_components(result: Any) -> tuple[list[Tensor], Structure]:
     tensors = map_structure(convert_to_tensor, result, is_leaf=_is_list)
     return flatten(tensors), tensors
 

@@ -8,26 +8,30 @@ from typing import Any
 
 from flowrt.base.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.data.auto_shard import AutoShardPolicy
-from flowrt.data.dataset import Dataset
+from flowrt.data.choosing import Choose, Sample, Scan, Single, TakeWhile, Unique, probabilities
+from flowrt.data.dataset import Dataset, components_of, traced_components, traced_predicate
 from flowrt.data.node import HOST, Node
+from flowrt.data.options import DistributeOptions, OptimizationOptions, ThreadingOptions
 from flowrt.data.pipeline import AUTOTUNE, OnDevice, Prefetch
-from flowrt.data.spec import TensorSpec
-from flowrt.data.traced import TracedDataset, tensors_in, trace
+from flowrt.data.spec import TensorSpec, common_spec, spec_of
+from flowrt.data.traced import FRESH_SEED, TracedDataset, tensors_in, trace
 from flowrt.data.windows import BucketByLength, GroupByWindow, Held, TracedReduction, Window
 from flowrt.device.spec import format_device, parse_device
-from flowrt.dtypes import int64, string
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.dtypes import int32, int64, string
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.typing import FunctionOf
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "AUTOTUNE", "AutoShardPolicy", "Counter", "bucket_by_sequence_length", "copy_to_device",
-    "enumerate_dataset", "group_by_window", "map_and_batch", "parallel_interleave", "prefetch_to_device",
-    "shuffle_and_repeat", "unbatch",
+    "AUTOTUNE", "AutoShardPolicy", "Counter", "DistributeOptions", "OptimizationOptions", "ThreadingOptions",
+    "bucket_by_sequence_length", "choose_from_datasets", "copy_to_device", "enumerate_dataset",
+    "get_single_element", "group_by_window", "map_and_batch", "parallel_interleave", "prefetch_to_device",
+    "sample_from_datasets", "scan", "shuffle_and_repeat", "take_while", "unbatch", "unique",
 ]  # fmt: skip
 
 
@@ -149,6 +153,119 @@ def bucket_by_sequence_length(
         return Dataset(BucketByLength(dataset.node, length, boundaries, sizes, batches, place))  # type: ignore[arg-type]
 
     return apply
+
+
+# --- choices, states, ends
+
+
+def sample_from_datasets(
+    datasets: Sequence[Dataset], weights: Any = None, seed: int | None = None
+) -> Dataset:
+    """Elements of ``datasets`` in random order: each is the next one of a dataset drawn with the
+    probabilities ``weights`` (None: equal ones) of those that have not ended. A dataset of weights is not
+    supported. With ``seed``, or a graph-level seed, each run gives the same order.
+
+    Raises `InvalidArgumentError` for weights that do not fit, or elements of different structures.
+    """
+    if isinstance(weights, (Dataset, Tensor)):
+        raise UnimplementedError("sample_from_datasets: expected weights as numbers; got a dataset or tensor")
+    nodes = tuple(dataset.node for dataset in datasets)
+    seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
+    return Dataset(Sample(nodes, probabilities(weights, len(nodes)), seeds))  # type: ignore[arg-type]
+
+
+def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:
+    """The next element of the dataset that ``choice_dataset``, of int64 scalars, names each time.
+
+    Choices of a dataset that has ended are passed over. Raises `DTypeError` for other choices, and a step
+    `InvalidArgumentError` for a number that no dataset has.
+
+    Example:
+        >>> letters = [tf.data.Dataset.from_tensors(letter).repeat() for letter in 'ab']
+        >>> chosen = tf.data.experimental.choose_from_datasets(letters, tf.data.Dataset.range(2))
+        >>> letter = chosen.make_one_shot_iterator().get_next()
+        >>> session.run(letter), session.run(letter)
+        (b'a', b'b')
+    """
+    choices = choice_dataset.node
+    if choices.spec != TensorSpec((), int64):
+        raise DTypeError(f"choose_from_datasets: expected choices of int64 scalars; got {choices.spec}")
+    return Dataset(Choose(choices, tuple(dataset.node for dataset in datasets)))
+
+
+def take_while(predicate: FunctionOf[Any]) -> Callable[[Dataset], Dataset]:
+    """The elements before the first one for which ``predicate`` is false: see `Dataset.filter`."""
+
+    def apply(dataset: Dataset) -> Dataset:
+        decide: Any = traced_predicate("take_while", predicate, dataset.node.spec)  # bound when opened
+        return Dataset(TakeWhile(dataset.node, decide))
+
+    return apply
+
+
+def scan(initial_state: Structure, scan_func: Callable[[Any, Any], Any]) -> Callable[[Dataset], Dataset]:
+    """The outputs of ``scan_func(state, element)``, which returns the next state and an output.
+
+    States have the structure and dtypes of ``initial_state``; sizes may change. Raises `DTypeError` or
+    `InvalidArgumentError` for others.
+
+    Example:
+        >>> sums = tf.data.experimental.scan(np.int64(0), lambda total, x: (total + x, total + x))
+        >>> total = tf.data.Dataset.range(1, 4).apply(sums).make_one_shot_iterator().get_next()
+        >>> [int(session.run(total)) for _ in range(3)]
+        [1, 3, 6]
+    """
+
+    def convert(result: Any) -> tuple[list[Tensor], tuple[Structure, Structure]]:
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise DTypeError(f"scan_func: expected it to return a state and an output; got {result!r}")
+        tensors, parts = zip(*(traced_components(part) for part in result), strict=True)
+        return [*tensors[0], *tensors[1]], (spec_of(parts[0]), spec_of(parts[1]))
+
+    def apply(dataset: Dataset) -> Dataset:
+        first = components_of(initial_state)
+        state = spec_of(first)
+        while True:  # until the state's sizes are those of all states
+            function, (next_state, output) = trace(
+                "scan_func", scan_func, (state, dataset.node.spec), convert
+            )
+            relaxed = common_spec(state, next_state)
+            if relaxed == state:
+                fn: Any = function  # bound when opened
+                return Dataset(Scan(dataset.node, fn, tuple(flatten(first)), output))
+            state = relaxed
+
+    return apply
+
+
+def unique() -> Callable[[Dataset], Dataset]:
+    """The elements that are not equal to an earlier one. Raises `DTypeError` unless they are scalars of
+    int32, int64 or string.
+    """
+
+    def apply(dataset: Dataset) -> Dataset:
+        spec = dataset.node.spec
+        if (
+            not isinstance(spec, TensorSpec)
+            or spec.dtype not in (int32, int64, string)
+            or spec.shape not in ((), None)
+        ):
+            raise DTypeError(f"unique: expected scalars of int32, int64 or string; got {spec}")
+        return Dataset(Unique(dataset.node))
+
+    return apply
+
+
+def get_single_element(dataset: Dataset) -> Any:
+    """The only element of ``dataset``, read anew by each step, which raises `InvalidArgumentError` if there
+    are none or several.
+
+    Example:
+        >>> batch = tf.data.Dataset.range(4).batch(4)
+        >>> session.run(tf.data.experimental.get_single_element(batch))
+        array([0, 1, 2, 3])
+    """
+    return Dataset(Single(dataset.node)).repeat().make_one_shot_iterator().get_next()
 
 
 # --- names of what datasets have as methods by now

@@ -118,8 +118,6 @@ there is no schedule with noise. Instead: train.linear_cosine_decay
     train.noisy_linear_cosine_decay
 there are no cluster messages. Instead: train.ClusterSpec
     train.ClusterDef train.JobDef train.ServerDef
-datasets have no options. Instead: the arguments of Dataset.map
-    data.Options
 this strategy is experimental. Instead: distribute.experimental.CentralStorageStrategy
     distribute.CentralStorageStrategy
 this strategy is experimental. Instead: distribute.experimental.ParameterServerStrategy

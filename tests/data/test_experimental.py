@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
+
 import flowrt as tf
 from flowrt.contrib import data
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 
 
 def elements(dataset: tf.data.Dataset) -> list[Any]:
@@ -37,3 +41,53 @@ def test_transformations_are_the_methods() -> None:
 
 def test_a_counter_has_no_end() -> None:
     assert elements(tf.data.experimental.Counter(10, -2, tf.int32).take(3)) == [10, 8, 6]
+
+
+def test_elements_with_a_state_and_up_to_an_end() -> None:
+    numbers = tf.data.Dataset.range(5)
+    assert elements(numbers.apply(tf.data.experimental.take_while(lambda x: x * x < 7))) == [0, 1, 2]
+    grown = tf.data.experimental.scan(
+        np.zeros([0], np.int64), lambda state, x: (tf.concat([state, [x]], 0), tf.reduce_sum(state))
+    )
+    assert elements(numbers.apply(grown)) == [0, 0, 1, 3, 6]
+    rests = numbers.map(lambda x: x % 2).apply(tf.data.experimental.unique())
+    assert elements(rests) == [0, 1]
+
+
+def test_elements_of_several_datasets() -> None:
+    ones, twos = (tf.data.Dataset.from_tensors(number).repeat(3) for number in (1, 2))
+    choices = tf.data.Dataset.from_tensor_slices(np.int64([1, 0, 1, 1, 1, 0, 0, 0]))
+    chosen = tf.data.experimental.choose_from_datasets([ones, twos], choices)
+    assert elements(chosen) == [2, 1, 2, 2, 1, 1]
+    drawn = tf.data.experimental.sample_from_datasets([ones, twos], [0.5, 0.5], seed=3)
+    first = elements(drawn)
+    assert sorted(first) == [1, 1, 1, 2, 2, 2]
+    assert elements(drawn) == first
+    only = tf.data.experimental.sample_from_datasets([ones, twos], [0.0, 1.0])
+    assert elements(only) == [2, 2, 2]
+    with pytest.raises(InvalidArgumentError, match="expected 2 weights"):
+        tf.data.experimental.sample_from_datasets([ones, twos], [1.0])
+    with pytest.raises(DTypeError, match="int64 scalars"):
+        tf.data.experimental.choose_from_datasets([ones, twos], ones)
+
+
+def test_a_single_element_is_read_anew_and_must_be_alone() -> None:
+    single = tf.data.experimental.get_single_element(tf.data.Dataset.range(3).batch(3))
+    several = tf.data.experimental.get_single_element(tf.data.Dataset.range(3))
+    none = tf.data.experimental.get_single_element(tf.data.Dataset.range(0))
+    with tf.Session() as session:
+        assert [session.run(single).tolist() for _ in range(2)] == [[0, 1, 2]] * 2
+        for wrong, found in ((several, "several"), (none, "none")):
+            with pytest.raises(InvalidArgumentError, match=f"expected one element; got {found}"):
+                session.run(wrong)
+
+
+def test_options_change_no_element() -> None:
+    options = tf.data.Options()
+    options.experimental_optimization.map_fusion = True
+    assert elements(tf.data.Dataset.range(2).with_options(options)) == [0, 1]
+    with pytest.raises(AttributeError, match="expected one of"):
+        options.experimental_determinism = True
+    options.experimental_distribute.auto_shard = False
+    with pytest.raises(UnimplementedError, match="InputOptions"):
+        tf.data.Dataset.range(2).with_options(options)
