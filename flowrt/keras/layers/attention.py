@@ -29,9 +29,9 @@ _FAR_BELOW = 1e9
 class _DenseAttention(Layer):
     """``softmax(scores) @ value`` for ``[query, value]`` or ``[query, value, key]``: ``[batch, tq, dim]``.
 
-    The keys are the values unless given, and ``scores`` are ``[batch, tq, tv]``. Values with a false mask count
-    for nothing; with ``causal`` so do those later than the query. Where the query's mask is false the
-    output is 0.
+    The keys are the values unless given, and ``scores`` are ``[batch, tq, tv]``. Values with a false mask
+    count for nothing; with ``causal`` so do those later than the query. Where the query's mask is false
+    the output is 0.
     """
 
     def __init__(self, causal: bool = False, **options: Any) -> None:
