@@ -71,7 +71,7 @@ COMPARED = (
 
 ELSEWHERE = {
     **dict.fromkeys(
-        ("Bijector", "Distribution", "RegisterKL", "ReparameterizationType", "HasherSpec"),
+        ("Bijector", "Distribution", "RegisterKL", "ReparameterizationType", "HasherSpec", "LinearOperator"),
         "computes nothing itself",
     ),
     **dict.fromkeys(("ndtr", "log_ndtr", "ndtri"), "TensorFlow 1.15 has them for its own distributions only"),
@@ -101,7 +101,7 @@ def functions_of(path: str) -> Iterator[tuple[str, Any]]:
     module: Any = tf
     for part in path.split("."):
         module = getattr(module, part)
-    for name in dir(module):
+    for name in getattr(module, "__all__", dir(module)):
         found = getattr(module, name)
         if callable(found) and not name.startswith(("_", "missing_")) and found is not Any:
             yield name, found

@@ -92,5 +92,13 @@ def calls(tf):
         "band_part": (lambda t: tf.linalg.band_part(t, 0, -1), tall),
         "eye": (lambda t: tf.linalg.eye(2, dtype=tf.float64) * t, row[0]),
         "l2_normalize": (lambda t: tf.linalg.l2_normalize(t, -1), a),
+        "expm": (tf.linalg.expm, a),
+        "expm_large": (tf.linalg.expm, 4 * a),
+        "expm_complex": (tf.linalg.expm, complex_),
+        "lstsq": (tf.linalg.lstsq, tall, rng.normal(size=(2, 4, 2))),
+        "lstsq_shrunk": (lambda t, u: tf.linalg.lstsq(t, u, 0.3), tall, rng.normal(size=(2, 4, 2))),
+        "matrix_rank_value": (tf.linalg.matrix_rank, np.stack([a[0], np.outer(row, row)])),
+        "pinv": (tf.linalg.pinv, tall),
+        "pinv_of_few": (lambda t: tf.linalg.pinv(t, rcond=0.5), a),
         "global_norm": (lambda t, u: tf.linalg.global_norm([t, u]), a, b),
     }

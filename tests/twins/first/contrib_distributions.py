@@ -123,6 +123,8 @@ def calls(tf):
         )
         if not {"mean", "stddev"} & set(LACKS[name].split()) and name not in UNSAMPLED:
             found[f"{name}_sampled"] = (lambda *args, k=kind: are_near(tf, k(*args)), *given)
+    found["softplus_inverse"] = (d.softplus_inverse, positive)
+    found["softplus_inverse_wide"] = (d.softplus_inverse, np.array([1e-9, 1e-3, 1.0, 40.0, 1e3]))
     for name in (
         "Bernoulli",
         "Beta",
