@@ -51,7 +51,7 @@ class SizeFeeds(Generic[P]):
         self._plans_left = MAX_PLANS
 
     def values(self, arrays: Sequence[Any]) -> Values:
-        """Those of a run's feeds, ``arrays`` on the host."""
+        """The values in ``arrays``, the feeds of a run, on the host."""
         return tuple([as_host_value(arrays[position]) for position in self._positions])
 
     def are_steady(self, values: Values) -> bool:

@@ -69,7 +69,8 @@ class CuDNNLSTMCell(_CuDNNCell, LSTMCell):
         return self.add_weight("bias", [width * 2], initializer=initial, **options)
 
     def _input_bias(self) -> Any:
-        return add(*split(self.bias, 2, 0))
+        first, second = split(self.bias, 2, 0)
+        return add(first, second)
 
 
 class CuDNNGRUCell(_CuDNNCell, GRUCell):

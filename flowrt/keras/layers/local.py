@@ -48,7 +48,7 @@ def _windows(
     inputs: Tensor, size: Sequence[int], strides: Sequence[int], places: Sequence[int], first: bool
 ) -> Tensor:
     """The window of each place, ``[batch, places, window]``: a strided slice for each element of it."""
-    channels = inputs.shape.as_list()[1 if first else -1]
+    channels = int(inputs.shape[1 if first else -1])
     around: tuple[list[Any], list[Any]] = ([slice(None)] * 2, []) if first else ([slice(None)], [slice(None)])
     parts = []
     for offset in itertools.product(*map(range, size)):

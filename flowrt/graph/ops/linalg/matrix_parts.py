@@ -164,10 +164,7 @@ def matrix_diag_part(
         ends = [[0, 0]] * (matrix.shape.ndims - 2) + [[0, max(-low, 0)], [0, max(high, 0)]]
         whole = pad(matrix, ends, constant_values=cast(padding_value, matrix.dtype))
         starts = [(max(-place, 0), max(place, 0)) for place in range(high, low - 1, -1)]
-        found = [
-            matrix_diag_part_op(whole[..., y : y + longest, x : x + longest])  # type: ignore[misc]
-            for y, x in starts
-        ]
+        found = [matrix_diag_part_op(whole[..., y : y + longest, x : x + longest]) for y, x in starts]
         return found[0] if len(found) == 1 else stack(found, axis=-2)
 
 

@@ -13,6 +13,6 @@ boxes, combined_boxes              non-maximum suppression
 colors                             hue, saturation and value of images
 picture_boxes                      boxes drawn on images
 resize, crops                      images, and parts of images, of another size
-ctc                                sequences of labels without their times
+ctc, ctc_beam                      sequences of labels without their times; the search for the best
 space_batch                        blocks of space as a batch
 """
