@@ -117,7 +117,7 @@ BATCHES = {rows: np.random.default_rng(rows).random((rows, 1024), np.float32) fo
 
 class Training:
     """The step of a net whose layers' results are of a size that only the step knows, 64 bytes a row. The
-    layers are spread over ``devices``. The rows are no integer feed, for which there would be a plan of its own.
+    layers are spread over ``devices``. The rows are no integer feed, which would have a plan of its own.
     """
 
     def __init__(self, depth, devices=("/cpu:0",), config=None, seed=None):
