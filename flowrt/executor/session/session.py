@@ -272,9 +272,7 @@ class BaseSession(InNotebook):
                 else:
                     request.sized[size_feeds, values] = found
                     plan.let_go()
-                    LOGGER.info(
-                        "%s: compiled the step again, for sizes that are fed: %s", user_line(), values
-                    )
+                    LOGGER.info("%s: compiled the step again, for fed sizes %s", user_line(), values)
         return plan if found is None else found
 
     def _say_why(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> None:
