@@ -42,6 +42,21 @@ def test_an_empty_batch_has_no_rows() -> None:
     assert (layer.shape, score.shape) == ((0, 9), (0, 1))
 
 
+@pytest.mark.parametrize("layer", [fc.input_layer, fc.linear_model], ids=["input_layer", "linear_model"])
+def test_numbers_of_another_shape_do_not_become_other_examples(layer: Any) -> None:
+    column, numbers = fc.numeric_column("x", 3), np.zeros([3, 2])
+    for each in column, fc.bucketized_column(column, [1]):
+        with pytest.raises(InvalidArgumentError, match=r"'x': expected 3 numbers for each example"):
+            layer({"x": numbers}, [each])
+        fed = tf.placeholder(tf.float32, [None, None])
+        found = layer({"x": fed}, [each])
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            assert session.run(found, {fed: numbers.T}).shape[0] == 2
+            with pytest.raises(InvalidArgumentError, match="expected a shape of 6 elements"):
+                session.run(found, {fed: numbers})
+
+
 def test_embeddings_and_linear_models_are_looked_up_in_their_variables() -> None:
     kind = fc.categorical_column_with_identity("kind", 3)
     weighted = fc.weighted_categorical_column(kind, "weight")

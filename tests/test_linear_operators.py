@@ -187,3 +187,8 @@ def test_a_program_can_have_its_own() -> None:
         dense, solved = session.run([Shift(tf.float32).to_dense(), Shift(tf.float32).solvevec([1.0, 2, 3])])
     assert dense.tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
     assert solved.tolist() == [2, 3, 1]
+
+
+def test_operators_are_made_of_operators() -> None:
+    with pytest.raises(DTypeError, match="LinearOperatorKronecker: expected operators; got ndarray"):
+        tf.linalg.LinearOperatorKronecker([np.ones((2, 2))])

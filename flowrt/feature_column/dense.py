@@ -52,7 +52,19 @@ class NumericColumn(DenseColumn):
         found = batch.tensor(self.key)
         if self.normalizer_fn is not None:
             found = convert_to_tensor(self.normalizer_fn(found))
-        return cast(found, float32)
+        return self._of_examples(cast(found, float32))
+
+    def _of_examples(self, numbers: Tensor) -> Tensor:
+        """``numbers`` as [batch, *shape]: numbers of another shape would become more or fewer examples."""
+        if numbers.shape.ndims is None or None in numbers.shape.as_list()[1:]:
+            return reshape(numbers, [shape(numbers)[0], *self.shape])
+        if math.prod(numbers.shape.as_list()[1:]) != math.prod(self.shape):
+            raise misuse(
+                f"numeric_column {self.key!r}: expected {math.prod(self.shape)} numbers for each example, "
+                f"shape {self.shape}; got {numbers.shape}",
+                InvalidArgumentError,
+            )
+        return numbers
 
 
 def numeric_column(

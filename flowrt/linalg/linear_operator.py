@@ -545,6 +545,9 @@ class OfSeveral(LinearOperator):
         self._operators = list(operators)
         if not self._operators:
             raise misuse(f"{type(self).__name__}: expected operators; got none")
+        others = [type(each).__name__ for each in self._operators if not isinstance(each, LinearOperator)]
+        if others:
+            raise misuse(f"{type(self).__name__}: expected operators; got {', '.join(others)}", DTypeError)
         dtypes = {operator.dtype: operator.dtype.name for operator in self._operators}
         if len(dtypes) > 1:
             raise misuse(f"expected operators of one dtype; got {', '.join(dtypes.values())}", DTypeError)

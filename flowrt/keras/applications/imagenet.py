@@ -120,9 +120,7 @@ def model_file(name: str) -> Any:
     path = keras_folder() / "models" / name
     if not path.exists():
         raise misuse(
-            f"expected Keras's file {name} at {path}; there is none, and none is downloaded. "
-            "weights=None makes new weights",
-            NotFoundError,
+            f"expected Keras's file {name} at {path}; there is none, and none is downloaded", NotFoundError
         )
     return path
 
