@@ -108,8 +108,9 @@ class SocketConnection(Connection):
 
     def _start_reader(self, receiver: Receiver | None) -> None:
         self._receiver = receiver
-        self._reader = threading.Thread(target=self._read, name=f"read {self.peer}", daemon=True)
-        self._reader.start()
+        reader = threading.Thread(target=self._read, name=f"read {self.peer}", daemon=True)
+        reader.start()
+        self._reader = reader  # not before: another thread that closes, too, joins it
 
     def _read(self) -> None:
         with self._life.reading(self, self._receiver, self._release):

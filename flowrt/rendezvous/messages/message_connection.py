@@ -41,10 +41,9 @@ class MessageConnection(Connection):
 
     def start(self, receiver: Receiver) -> None:
         self._life.start()
-        self._reader = threading.Thread(
-            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
-        )
-        self._reader.start()
+        reader = threading.Thread(target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True)
+        reader.start()
+        self._reader = reader  # not before: another thread that closes joins it
         self._link.start()
 
     def close(self) -> None:
