@@ -56,9 +56,10 @@ class NumericColumn(DenseColumn):
 
     def _of_examples(self, numbers: Tensor) -> Tensor:
         """``numbers`` as [batch, *shape]: numbers of another shape would become more or fewer examples."""
-        if numbers.shape.ndims is None or None in numbers.shape.as_list()[1:]:
+        given = numbers.shape[1:].num_elements() if numbers.shape.ndims is not None else None
+        if given is None:
             return reshape(numbers, [shape(numbers)[0], *self.shape])
-        if math.prod(numbers.shape.as_list()[1:]) != math.prod(self.shape):
+        if given != math.prod(self.shape):
             raise misuse(
                 f"numeric_column {self.key!r}: expected {math.prod(self.shape)} numbers for each example, "
                 f"shape {self.shape}; got {numbers.shape}",

@@ -535,19 +535,14 @@ class OfSeveral(LinearOperator):
     """
 
     def __init__(
-        self,
-        operators: Sequence[LinearOperator],
-        facts: Sequence[str],
-        sign: str,
-        name: str | None,
-        **hints: Hint,
+        self, operators: Sequence[Any], facts: Sequence[str], sign: str, name: str | None, **hints: Hint
     ) -> None:
-        self._operators = list(operators)
-        if not self._operators:
-            raise misuse(f"{type(self).__name__}: expected operators; got none")
-        others = [type(each).__name__ for each in self._operators if not isinstance(each, LinearOperator)]
+        others = [type(each).__name__ for each in operators if not isinstance(each, LinearOperator)]
         if others:
             raise misuse(f"{type(self).__name__}: expected operators; got {', '.join(others)}", DTypeError)
+        self._operators: list[LinearOperator] = list(operators)
+        if not self._operators:
+            raise misuse(f"{type(self).__name__}: expected operators; got none")
         dtypes = {operator.dtype: operator.dtype.name for operator in self._operators}
         if len(dtypes) > 1:
             raise misuse(f"expected operators of one dtype; got {', '.join(dtypes.values())}", DTypeError)
