@@ -122,10 +122,10 @@ class Record:
             self._is_inside = True
             try:
                 result = run(session, *arguments, **options)
-                values = list(leaves(result)) or list(leaves(self._variables(session)))
+                noted = result if any(True for _ in leaves(result)) else self._variables(session)
             finally:
                 self._is_inside = False
-            self._note(values)
+            self._note(noted)
             return result
 
         session.run = recorded
