@@ -15,11 +15,13 @@ import numpy as np
 
 from flowrt.base.structure import flatten, map_structure
 from flowrt.data.batching import Batch, PaddedBatch
+from flowrt.data.choosing import Choose, Sample, TakeWhile, Unique
 from flowrt.data.node import Node, known_int
-from flowrt.data.pipeline import Interleave, Shard, Shuffle
+from flowrt.data.pipeline import Filter, Interleave, Shard, Shuffle
 from flowrt.data.record_files import Files
 from flowrt.data.sources import TensorSlices
-from flowrt.data.traced import FRESH_SEED, TracedDataset
+from flowrt.data.traced import FRESH_SEED, Traced, TracedDataset
+from flowrt.data.windows import BucketByLength, GroupByWindow, TracedReduction
 from flowrt.errors import InvalidArgumentError
 
 N = TypeVar("N", bound=Node)
@@ -57,15 +59,37 @@ def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node |
 
 
 def is_random(node: Node) -> bool:
-    """Whether the order of ``node`` differs between processes, and from one start to the next."""
-    if isinstance(node, Shuffle) and any(part is FRESH_SEED for part in node.seed):
+    """Whether the order of ``node`` differs between processes, and from one start to the next: a shuffle, or
+    what selects elements, draws without a seed.
+    """
+    if isinstance(node, Shuffle | Sample) and any(part is FRESH_SEED for part in node.seed):
         return True
-    return any(is_random(child) for child in _inputs(node))
+    if isinstance(node, SELECT_BY_VALUE) and _has_random_values(node):
+        return True
+    return any(is_random(child) for child in (*_inputs(node), *_returned(node)))
+
+
+SELECT_BY_VALUE = (Filter, TakeWhile, Unique, Choose, Interleave, GroupByWindow, BucketByLength)
+"""Nodes whose order and number of elements depends on the values of their inputs, or of their functions."""
+
+
+def _has_random_values(node: Node) -> bool:
+    """Whether a function of ``node``, or of what is below it, draws without a seed."""
+    drawn = any(isinstance(leaf, Traced) and leaf.draws_anew for leaf in _leaves(node))
+    return drawn or any(map(_has_random_values, _inputs(node)))
+
+
+def _returned(node: Node) -> list[Node]:
+    """The datasets that functions of ``node`` return."""
+    return [leaf.node for leaf in _leaves(node) if isinstance(leaf, TracedDataset | TracedReduction)]
 
 
 def _inputs(node: Node) -> list[Node]:
-    leaves = [leaf for field in _fields(node) for leaf in flatten(getattr(node, field))]
-    return [leaf for leaf in leaves if isinstance(leaf, Node)]
+    return [leaf for leaf in _leaves(node) if isinstance(leaf, Node)]
+
+
+def _leaves(node: Node) -> list[Any]:
+    return [leaf for field in _fields(node) for leaf in flatten(getattr(node, field))]
 
 
 def _with_inputs(node: N, changed: Callable[[Node], Node]) -> N:

@@ -25,6 +25,7 @@ from flowrt.errors import ForeignElementError, UnimplementedError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.effects import draws_anew
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.lookup import (
     hash_table_op,
@@ -49,6 +50,11 @@ class Traced(ABC):
     @abstractmethod
     def captured(self) -> tuple[Tensor, ...]:
         """The tensors of the outer graph that it reads."""
+
+    @property
+    @abstractmethod
+    def draws_anew(self) -> bool:
+        """Whether it draws random numbers without a seed: others each time it is opened."""
 
     @abstractmethod
     def given(self, values: dict[Tensor, Any]) -> Traced:
@@ -129,6 +135,10 @@ class TracedFunction(Traced):
         """Whether a call has no effect on the next ones: it draws no random numbers and calls no Python."""
         return all(op.op_def.effect in (Effect.PURE, Effect.SOURCE) for op in self._graph.get_operations())
 
+    @property
+    def draws_anew(self) -> bool:
+        return any(draws_anew(op.node) for op in self._graph.get_operations())
+
     def given(self, values: dict[Tensor, Any]) -> TracedFunction:
         return replace(self, values=tuple(values[tensor] for tensor in self.captured))
 
@@ -160,6 +170,10 @@ class TracedPredicate(Traced):
     def captured(self) -> tuple[Tensor, ...]:
         return self.function.captured
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.function.draws_anew
+
     def given(self, values: dict[Tensor, Any]) -> TracedPredicate:
         return TracedPredicate(self.function.given(values))
 
@@ -179,6 +193,10 @@ class TracedDataset(Traced):
     @property
     def captured(self) -> tuple[Tensor, ...]:
         return self.tensors.captured
+
+    @property
+    def draws_anew(self) -> bool:
+        return self.tensors.draws_anew
 
     def given(self, values: dict[Tensor, Any]) -> TracedDataset:
         return TracedDataset(self.tensors.given(values), self.node)

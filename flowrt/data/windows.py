@@ -58,6 +58,15 @@ class TracedReduction(Traced):
     def captured(self) -> tuple[Tensor, ...]:
         return self.dataset.captured
 
+    @property
+    def draws_anew(self) -> bool:
+        return self.dataset.draws_anew
+
+    @property
+    def node(self) -> Node:
+        """The tree of the dataset that it returns."""
+        return self.dataset.node
+
     def given(self, values: dict[Tensor, Any]) -> TracedReduction:
         return TracedReduction(self.dataset.given(values), self.place)
 

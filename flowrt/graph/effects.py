@@ -60,6 +60,14 @@ def is_stateful(node: Node) -> bool:
     return node.op.effect in (Effect.WRITE, Effect.STATEFUL)
 
 
+def draws_anew(node: Node) -> bool:
+    """Whether ``node``, or a function that it owns, draws random numbers without a seed."""
+    if node.op.effect is Effect.NESTED:
+        return any(draws_anew(each) for function in owned_subgraphs(node.attrs) for each in function)
+    is_seeded = node.attrs.get("seed") or node.attrs.get("seed2")
+    return node.op.effect is Effect.RANDOM and not is_seeded
+
+
 def _nested_touches(node: Node) -> list[Touch]:
     found: dict[Ref, bool] = {}
     for function in owned_subgraphs(node.attrs):

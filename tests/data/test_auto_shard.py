@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.data.auto_shard import AutoShardPolicy, divide_batches, shard
+from flowrt.data.auto_shard import AutoShardPolicy, divide_batches, is_random, shard
 from flowrt.data.dataset import Dataset, TextLineDataset
 from flowrt.data.node import Node
 
@@ -107,6 +107,51 @@ def test_an_order_that_all_workers_share_needs_no_parts() -> None:
         for policy in POLICIES:
             assert shard(dataset.node, 2, 0, policy) is None
     assert shard(Dataset.range(9).shuffle(3).batch(4).node, 2, 0, AutoShardPolicy.DATA) is not None
+
+
+def half(x: Any, seed: int | None = None) -> Any:
+    return tf.random_uniform([], seed=seed) < 0.5
+
+
+def sampled(seed: int | None) -> Dataset:
+    return tf.data.experimental.sample_from_datasets([Dataset.range(9), Dataset.range(9, 18)], seed=seed)
+
+
+def shuffled_windows(dataset: Dataset) -> Dataset:
+    return dataset.apply(
+        tf.data.experimental.group_by_window(lambda x: x % 2, lambda key, window: window.shuffle(4), 4)
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda rows: rows.shuffle(9), True),
+        (lambda rows: rows.shuffle(9, seed=1), False),
+        (lambda rows: sampled(None), True),
+        (lambda rows: sampled(1), False),
+        (lambda rows: rows.interleave(lambda x: Dataset.range(x).shuffle(9), cycle_length=2), True),
+        (lambda rows: rows.interleave(lambda x: Dataset.range(x).shuffle(9, seed=1), cycle_length=2), False),
+        (shuffled_windows, True),
+        (lambda rows: rows.filter(half), True),
+        (lambda rows: rows.filter(lambda x: half(x, seed=1)), False),
+        (lambda rows: rows.filter(lambda x: tf.cond(x > 3, lambda: half(x), lambda: True)), True),
+        (lambda rows: rows.map(lambda x: (x, half(x))).filter(lambda x, chosen: chosen), True),
+        (lambda rows: rows.map(lambda x: (x, half(x))), False),
+    ],
+    ids=[
+        "shuffle", "seeded shuffle", "sample", "seeded sample", "shuffle in interleave",
+        "seeded shuffle in interleave", "shuffle in windows", "random filter", "seeded filter",
+        "random branch of a filter", "filter of random values", "random values",
+    ],
+)  # fmt: skip
+def test_what_draws_without_a_seed_has_another_order_in_each_process(make, expected: bool) -> None:
+    assert is_random(make(Dataset.range(9)).node) is expected
+
+
+def test_records_that_are_sampled_at_random_are_in_one_part_each() -> None:
+    found = parts(sampled(None).batch(3), 3, AutoShardPolicy.AUTO)
+    assert sorted(x for part in found for x in part) == list(range(18))
 
 
 def test_off_leaves_the_records_and_divides_the_batches() -> None:
