@@ -70,7 +70,7 @@ def is_random(node: Node) -> bool:
 
 
 SELECT_BY_VALUE = (Filter, TakeWhile, Unique, Choose, Interleave, GroupByWindow, BucketByLength)
-"""Nodes whose order and number of elements depends on the values of their inputs, or of their functions."""
+"""Nodes that choose their elements by values: of their inputs, or of their functions."""
 
 
 def _has_random_values(node: Node) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from flowrt.data.auto_shard import is_random
+from flowrt.data.auto_shard import AutoShardPolicy, is_random
 from flowrt.data.dataset import Dataset
 from flowrt.distribute.elastic.elastic_messages import Epoch
 from flowrt.distribute.strategies.input.distributed_input import InputOptions
@@ -42,18 +42,24 @@ class ElasticJob:
         replicas of ``strategy``: of a batch that they do not divide, the last ones get fewer rows.
 
         So each step reads one global batch, whatever the number of workers, and each record is read as often
-        as without changes. Raises `InvalidArgumentError` for a shuffle without a seed: each epoch's order
-        would be another.
+        as without changes: every worker reads all files, since a division by file would change with the
+        group. Raises `InvalidArgumentError` for an ``auto_shard_policy`` of FILE or OFF, and for a shuffle
+        without a seed, or another random choice of elements: each epoch's order would be another.
         """
         if not isinstance(dataset, Dataset):
             raise DTypeError(f"elastic job: expected a flowrt.data.Dataset; got {dataset!r}")
         if is_random(dataset.node):
             raise InvalidArgumentError(
                 "elastic job: expected a dataset with the same order in all workers and epochs; got a "
-                "shuffle without a seed. Use shuffle(..., seed=1)"
+                "shuffle, or another random choice of elements, without a seed. Use shuffle(..., seed=1)"
             )
         given = options or InputOptions()
-        uneven = InputOptions(given.auto_shard_policy, given.experimental_fetch_to_device, True)
+        if given.auto_shard_policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
+            raise InvalidArgumentError(
+                "elastic job: expected workers that divide each batch of one dataset; got "
+                f"AutoShardPolicy.{given.auto_shard_policy.name}. Use AutoShardPolicy.DATA"
+            )
+        uneven = InputOptions(AutoShardPolicy.DATA, given.experimental_fetch_to_device, True)
         return strategy.experimental_distribute_dataset(dataset.skip(self.step), uneven)
 
     def session(
