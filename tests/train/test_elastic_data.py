@@ -103,3 +103,19 @@ def test_workers_with_different_data_are_refused(policy) -> None:
 def test_an_order_that_no_seed_decides_is_refused() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"without a seed. Use shuffle"):
         job_of(0, 2, 0).distribute(None, Dataset.range(4).shuffle(4).batch(2))
+
+
+@pytest.mark.parametrize(("counted", "words"), [(0, "come again"), (1, None), (2, "are left out")])
+def test_runs_that_count_no_step_or_several_are_warned_of(counted: int, words, caplog: Any) -> None:
+    """The third run counts that many; three runs follow it."""
+    with tf.Graph().as_default():
+        job, strategy = job_of(0, 1, 0), tf.distribute.MirroredStrategy(["/cpu:0"])
+        job.distribute(strategy, Dataset.range(4).batch(2))
+        step, increment = tf.train.get_or_create_global_step(), tf.placeholder(tf.int64, [])
+        count = step.assign_add(increment)
+        with job.session() as sess:
+            for number in (1, 1, counted, 1, 1, 1):
+                sess.run(count, {increment: number})
+    warnings = [record.getMessage() for record in caplog.records if "one step each" in record.message]
+    assert len(warnings) == (words is not None)
+    assert all(f"batches {words}. A loss scale" in warning for warning in warnings)

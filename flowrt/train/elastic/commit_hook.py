@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, final
 
@@ -16,6 +17,8 @@ from flowrt.train.hooks.session_run_hook import (
     SessionRunValues,
 )
 
+_logger = logging.getLogger(__name__)
+
 
 class EpochOverError(Exception):
     """Leaves the training loop: the group changes. No error of the script."""
@@ -27,7 +30,9 @@ class CommitHook(SessionRunHook):
     a checkpoint counts instead.
 
     ``begin_step`` is the step at which the session must begin. ``over()`` is the reason why the epoch is over
-    after this commit, if it is: then `EpochOverError` is raised, at a step that is committed.
+    after this commit, if it is: then `EpochOverError` is raised, at a step that is committed. With
+    ``needs_step_each_run``, the data goes on at the batch of that number: the first run that counts no step,
+    or several, is logged as a warning.
     """
 
     def __init__(
@@ -36,9 +41,11 @@ class CommitHook(SessionRunHook):
         begin_step: int,
         committed: Callable[[Commit], object],
         over: Callable[[], str | None],
+        needs_step_each_run: bool,
     ) -> None:
         self._every, self._begin_step = every, begin_step
         self._committed, self._over = committed, over
+        self._needs_step_each_run, self._runs = needs_step_each_run, 0
 
     def begin(self) -> None:
         if self._every:
@@ -57,6 +64,7 @@ class CommitHook(SessionRunHook):
         return SessionRunArgs(self._step)
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
+        self._runs += 1
         if int(run_values.results) + 1 < self._last + max(1, self._every):
             return
         step = int(run_context.session.run(self._step))  # the run may not have counted
@@ -64,7 +72,20 @@ class CommitHook(SessionRunHook):
             return
         if self._every:
             self._committed(commit_of(run_context.session, self._step))
-        self._last = step
+        if self._needs_step_each_run and self._runs != step - self._last:
+            self._warn(step - self._last)
+        self._last, self._runs = step, 0
         why = self._over()
         if why is not None:
             raise EpochOverError(why)
+
+    def _warn(self, steps: int) -> None:
+        self._needs_step_each_run = False  # once is enough
+        _logger.warning(
+            "elastic job: expected runs that count one step each; %d counted %d. The data goes on at the "
+            "batch of the global step: after a change of the group, batches %s. A loss scale counts no step for "
+            "gradients that are not finite",
+            self._runs,
+            steps,
+            "come again" if self._runs > steps else "are left out",
+        )

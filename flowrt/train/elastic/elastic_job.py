@@ -36,6 +36,7 @@ class ElasticJob:
         self.step = max(0, begin.step)
         self._begin, self._checkpoint_dir = begin, checkpoint_dir
         self._committed, self._over = committed, over
+        self._distributes = False
 
     def distribute(self, strategy: Any, dataset: Dataset, options: InputOptions | None = None) -> Any:
         """The rest of ``dataset``, batches of the global size, from batch number `step` on, divided among the
@@ -60,6 +61,7 @@ class ElasticJob:
                 f"AutoShardPolicy.{given.auto_shard_policy.name}. Use AutoShardPolicy.DATA"
             )
         uneven = InputOptions(AutoShardPolicy.DATA, given.experimental_fetch_to_device, True)
+        self._distributes = True
         return strategy.experimental_distribute_dataset(dataset.skip(self.step), uneven)
 
     def session(
@@ -79,7 +81,7 @@ class ElasticJob:
         """
         if commit_every < 0:
             raise InvalidArgumentError(f"elastic job: expected commit_every >= 0; got {commit_every}")
-        hook = CommitHook(commit_every, self.step, self._committed, self._over)
+        hook = CommitHook(commit_every, self.step, self._committed, self._over, self._distributes)
         begin = self._begin
         return MonitoredTrainingSession(
             checkpoint_dir=self._checkpoint_dir,
