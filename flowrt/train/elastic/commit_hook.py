@@ -83,8 +83,8 @@ class CommitHook(SessionRunHook):
         self._needs_step_each_run = False  # once is enough
         _logger.warning(
             "elastic job: expected runs that count one step each; %d counted %d. The data goes on at the "
-            "batch of the global step: after a change of the group, batches %s. A loss scale counts no step for "
-            "gradients that are not finite",
+            "batch of the global step: after a change of the group, batches %s. A loss scale counts no step "
+            "for gradients that are not finite",
             self._runs,
             steps,
             "come again" if self._runs > steps else "are left out",
