@@ -20,9 +20,11 @@ from flowrt.distribute.elastic.coordinator import State
 from flowrt.distribute.elastic.coordinator_client import ElasticPlace, format_place
 from flowrt.distribute.elastic.coordinator_server import CoordinatorServer
 from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, EPOCH, TASK
+from flowrt.errors import FailedPreconditionError
 from flowrt.rendezvous.transport import new_transport
 from flowrt.train.elastic.commits import checkpointed_step
-from flowrt.train.elastic.elastic_run import _Leaving
+from flowrt.train.elastic.elastic_run import _Leaving, run_elastic
 from tests.contracts.check_transport import wait_until
 from tests.forks import ForkedScript
 
@@ -56,13 +58,16 @@ class Job:
 
     def start(self, number: int, host: str = "here", steps: int = STEPS, **events: Any) -> ForkedScript:
         """Worker ``number``. ``events`` are those of `elastic_script`."""
-        name = f"worker {number}"
-        place = ElasticPlace(self.coordinator.address, name, host, f"127.0.0.1:{self._ports[1 + number]}")
+        place = self.place(number, host)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FLOWRT_ELASTIC", format_place(place))
-            patch.setenv("EVENTS", json.dumps({name: events}))
+            patch.setenv("EVENTS", json.dumps({place.name: events}))
             arguments = [str(steps), *([str(self._directory)] if self._directory else [])]
             return self._stack.enter_context(ForkedScript(SCRIPT, *arguments))
+
+    def place(self, number: int, host: str = "here") -> ElasticPlace:
+        address = f"127.0.0.1:{self._ports[1 + number]}"
+        return ElasticPlace(self.coordinator.address, f"worker {number}", host, address)
 
     def wait_for(self, pattern: str) -> str:
         """The first note that has ``pattern``, once there is one."""
@@ -304,6 +309,18 @@ def test_a_wish_to_leave_that_comes_after_the_last_wait_is_granted_at_the_end() 
     with pytest.raises(SystemExit) as ending, _Leaving() as leaving:
         leaving._told(signal.SIGTERM, None)
     assert ending.value.code == 0
+
+
+def test_a_second_call_is_an_error_when_the_job_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an exit with 0, as of a worker that was not needed: what it should train would be left out."""
+    with ExitStack() as stack:
+        work = Job(stack, 1, 1, 1, None)
+        monkeypatch.setenv("FLOWRT_ELASTIC", format_place(work.place(0)))
+        for name in (CLUSTER, TASK, EPOCH, "RANK", "WORLD_SIZE", "MASTER_ADDR"):
+            monkeypatch.setenv(name, "")
+        assert run_elastic(lambda job: job.size) == 1
+        with pytest.raises(FailedPreconditionError, match=r"one call in a process.*by job.step"):
+            run_elastic(lambda job: job.size)
 
 
 def test_when_all_are_killed_the_checkpoint_counts(

@@ -16,7 +16,14 @@ from typing import Any, TypeVar, final
 from flowrt.distribute.collectives.group import leave_groups
 from flowrt.distribute.collectives.interruption import admit_groups
 from flowrt.distribute.elastic.elastic_messages import Epoch
-from flowrt.errors import AbortedError, DeadlineExceededError, OpError, UnavailableError
+from flowrt.distribute.resolvers.flowrt_variables import EPOCH
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    OpError,
+    UnavailableError,
+)
 from flowrt.graph.construction.graph import Graph
 from flowrt.train.elastic.commit_hook import EpochOverError
 from flowrt.train.elastic.commits import Commit, checkpointed_step, save_commit, shared_commit
@@ -41,12 +48,19 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
 
     Without ``flowrt-run``'s range of workers the cluster is that of the environment and never changes: a loss
     is raised, and a new start goes on from the newest checkpoint. Raises `UnavailableError` if the job has
-    failed: there are too few workers, or the coordinator was lost; and all errors of ``train``.
+    failed: there are too few workers, or the coordinator was lost; `FailedPreconditionError` for a second
+    call, when the job has ended with the first; and all errors of ``train``.
     """
+    had_part = bool(os.environ.get(EPOCH))
     with own_membership() as membership, _Leaving() as leaving:
         worker = _Worker(train, checkpoint_dir, membership, leaving)
         while (epoch := worker.next_epoch()) is not None:
             worker.take_part(epoch)
+        if not worker.has_results and had_part:
+            raise FailedPreconditionError(
+                "run_elastic: expected one call in a process of an elastic job; got another when the job had "
+                "ended with the first. Train in phases within one training function, by job.step"
+            )
         if not worker.has_results:
             sys.exit(0)
         return worker.results[-1]
