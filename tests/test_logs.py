@@ -71,6 +71,22 @@ def test_a_log_is_continued_or_replaced(tmp_path: Path) -> None:
         assert path.read_bytes() == expected
 
 
+def test_two_processes_with_one_log_lose_no_line(tmp_path: Path) -> None:
+    """A task and its child, whose environment is the same: each rotates the files of the other."""
+    path = tmp_path / "worker_0.log"
+    with RotatingFile(path, 300, appends=True) as first:
+        for number in range(40):
+            first.write(b"before %d\n" % number)
+        with RotatingFile(path, 300, appends=True) as second:
+            for number in range(30):
+                first.write(b"first %d\n" % number)
+                second.write(b"second %d\n" % number)
+    found = b"".join(file.read_bytes() for file in tmp_path.iterdir()).splitlines()
+    assert {line for line in found if not line.startswith(b"before")} == {
+        b"%s %d" % (name, number) for name in (b"first", b"second") for number in range(30)
+    }
+
+
 @pytest.mark.parametrize("text", ["0", "4095", "-1", "64M", "1e6", "²"])
 def test_a_wrong_size_is_told(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLOWRT_LOG_BYTES", text)

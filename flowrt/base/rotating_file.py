@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, final
 
@@ -31,14 +32,16 @@ def log_bytes() -> int:
 @final
 class RotatingFile(Closing):
     """Writes unbuffered to ``path``; ``appends``: to the end of a file that is there, else that is replaced.
-    Creates the directory. For one thread at a time. Raises OSError.
+    Creates the directory. For one thread at a time; a child of a task may have the same log: each write goes
+    to the end of the file, and either may rotate it. Raises OSError.
     """
 
     def __init__(self, path: Path, max_bytes: int, appends: bool) -> None:
         self._path, self._max_bytes = path, max_bytes
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = path.open("ab" if appends else "wb", buffering=0)
-        self._size = os.fstat(self._file.fileno()).st_size
+        if not appends:
+            path.write_bytes(b"")
+        self._open()
         self._is_in_line = False
 
     def write(self, data: bytes) -> None:
@@ -63,10 +66,13 @@ class RotatingFile(Closing):
         self._file.close()
         names = [self._path, *(self._path.with_name(f"{self._path.name}.{i}") for i in range(1, KEPT + 1))]
         for newer, older in zip(names[-2::-1], names[:0:-1], strict=True):
-            if newer.exists():
+            with suppress(FileNotFoundError):  # another process may do the same
                 newer.replace(older)
-        self._file = self._path.open("wb", buffering=0)
-        self._size = 0
+        self._open()
+
+    def _open(self) -> None:
+        self._file: BinaryIO = self._path.open("ab", buffering=0)
+        self._size = os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         self._file.close()
