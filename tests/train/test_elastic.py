@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt.distribute.elastic import coordinator, coordinator_server
 from flowrt.distribute.elastic.coordinator import State
 from flowrt.distribute.elastic.coordinator_client import ElasticPlace, format_place
@@ -23,6 +25,7 @@ from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers.flowrt_variables import CLUSTER, EPOCH, TASK
 from flowrt.errors import FailedPreconditionError
 from flowrt.rendezvous.transport import new_transport
+from flowrt.train.elastic import elastic_run
 from flowrt.train.elastic.commits import checkpointed_step
 from flowrt.train.elastic.elastic_run import _Leaving, run_elastic
 from tests.contracts.check_transport import wait_until
@@ -311,16 +314,46 @@ def test_a_wish_to_leave_that_comes_after_the_last_wait_is_granted_at_the_end() 
     assert ending.value.code == 0
 
 
-def test_a_second_call_is_an_error_when_the_job_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not an exit with 0, as of a worker that was not needed: what it should train would be left out."""
+@contextmanager
+def here(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A job of which this process is the only worker."""
     with ExitStack() as stack:
         work = Job(stack, 1, 1, 1, None)
-        monkeypatch.setenv("FLOWRT_ELASTIC", format_place(work.place(0)))
-        for name in (CLUSTER, TASK, EPOCH, "RANK", "WORLD_SIZE", "MASTER_ADDR"):
-            monkeypatch.setenv(name, "")
+        patch.setenv("FLOWRT_ELASTIC", format_place(work.place(0)))
+        for name in (CLUSTER, TASK, EPOCH, "RANK", "WORLD_SIZE", "MASTER_ADDR"):  # those that an epoch sets
+            patch.setenv(name, "")
+        yield
+
+
+def test_a_second_call_is_an_error_when_the_job_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an exit with 0, as of a worker that was not needed: what it should train would be left out."""
+    with here(monkeypatch):
         assert run_elastic(lambda job: job.size) == 1
         with pytest.raises(FailedPreconditionError, match=r"one call in a process.*by job.step"):
             run_elastic(lambda job: job.size)
+
+
+def test_a_wish_to_leave_does_not_wait_long_for_a_rare_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """flowrt-run would kill it, and the last commit would be lost."""
+    monkeypatch.setattr(elastic_run, "LEAVE_S", 0.0)
+    runs = 0
+
+    def train(job: Any) -> None:
+        nonlocal runs
+        step = tf.train.get_or_create_global_step()
+        count = step.assign_add(1)
+        with job.session(commit_every=2, save_checkpoint_secs=None, save_summaries_steps=None) as session:
+            while True:
+                if runs == 4:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                session.run(count)
+                runs += 1
+
+    with here(monkeypatch), pytest.raises(SystemExit):
+        run_elastic(train, str(tmp_path))
+    assert (runs, checkpointed_step(str(tmp_path))) == (4, 4)
 
 
 def test_when_all_are_killed_the_checkpoint_counts(

@@ -35,7 +35,7 @@ def files(tmp_path: Path) -> list[str]:
 
 def job_of(rank: int, size: int, step: int) -> ElasticJob:
     epoch = Epoch(1, rank, ["worker"] * size, ["localhost:1"] * size, step)
-    return ElasticJob(epoch, Commit(step), None, lambda commit: None, lambda: None)
+    return ElasticJob(epoch, Commit(step), None, lambda commit: None, lambda is_committed: None)
 
 
 def steps_of(size: int, first: int, count: int, dataset: Callable[[], Any]) -> list[list[int]]:

@@ -29,10 +29,10 @@ class CommitHook(SessionRunHook):
     """Commits when ``every`` steps have passed since the last commit: calls ``committed(commit)``. 0: never,
     a checkpoint counts instead.
 
-    ``begin_step`` is the step at which the session must begin. ``over()`` is the reason why the epoch is over
-    after this commit, if it is: then `EpochOverError` is raised, at a step that is committed. With
-    ``needs_step_each_run``, the data goes on at the batch of that number: the first run that counts no step,
-    or several, is logged as a warning.
+    ``begin_step`` is the step at which the session must begin. ``over(is_committed)`` is the reason why the
+    epoch is over after a run, if it is: then `EpochOverError` is raised. With ``needs_step_each_run``, the
+    data goes on at the batch of that number: the first run that counts no step, or several, is logged as a
+    warning.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class CommitHook(SessionRunHook):
         every: int,
         begin_step: int,
         committed: Callable[[Commit], object],
-        over: Callable[[], str | None],
+        over: Callable[[bool], str | None],
         needs_step_each_run: bool,
     ) -> None:
         self._every, self._begin_step = every, begin_step
@@ -65,19 +65,22 @@ class CommitHook(SessionRunHook):
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
         self._runs += 1
-        if int(run_values.results) + 1 < self._last + max(1, self._every):
-            return
-        step = int(run_context.session.run(self._step))  # the run may not have counted
-        if step < self._last + max(1, self._every):
-            return
+        is_committed = self._commit_if_due(run_context.session, int(run_values.results) + 1)
+        why = self._over(is_committed)
+        if why is not None:
+            raise EpochOverError(why)
+
+    def _commit_if_due(self, session: Any, reached: int) -> bool:
+        """Returns whether it was. ``reached`` is the global step if the last run has counted one."""
+        due = self._last + max(1, self._every)
+        if reached < due or (step := int(session.run(self._step))) < due:
+            return False
         if self._every:
-            self._committed(commit_of(run_context.session, self._step))
+            self._committed(commit_of(session, self._step))
         if self._needs_step_each_run and self._runs != step - self._last:
             self._warn(step - self._last)
         self._last, self._runs = step, 0
-        why = self._over()
-        if why is not None:
-            raise EpochOverError(why)
+        return True
 
     def _warn(self, steps: int) -> None:
         self._needs_step_each_run = False  # once is enough

@@ -29,7 +29,7 @@ class ElasticJob:
         begin: Commit,
         checkpoint_dir: str | None,
         committed: Callable[[Commit], object],
-        over: Callable[[], str | None],
+        over: Callable[[bool], str | None],
     ) -> None:
         """``committed`` and ``over`` are those of `CommitHook`."""
         self.epoch, self.rank, self.size = epoch.number, epoch.rank, len(epoch.addresses)

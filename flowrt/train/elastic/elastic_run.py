@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,13 @@ from flowrt.train.elastic.commit_hook import EpochOverError
 from flowrt.train.elastic.commits import Commit, checkpointed_step, save_commit, shared_commit
 from flowrt.train.elastic.elastic_job import ElasticJob
 from flowrt.train.elastic.membership import Membership, own_membership
+
+LEAVE_S = 2.0
+"""Time that a worker which is told to leave waits for the next commit: flowrt-run kills it after 5 s, and the
+checkpoint is still to be made.
+"""
+
+TOLD = "it was told to leave"
 
 _logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -68,11 +76,12 @@ def run_elastic(train: Callable[[ElasticJob], Result], checkpoint_dir: str | Non
 
 @final
 class _Leaving:
-    """State of SIGTERM: the first one is a wish to leave, which is granted at the next commit or while this
-    process waits for an epoch; a second one exits."""
+    """State of SIGTERM: the first one is a wish to leave, which is granted at the next commit, after any run
+    when `LEAVE_S` have passed, or while this process waits for an epoch; a second one exits."""
 
     def __init__(self) -> None:
         self.is_wanted = self._is_waiting = False
+        self._end = 0.0
 
     def __enter__(self) -> _Leaving:
         self._is_main = threading.current_thread() is threading.main_thread()
@@ -91,9 +100,14 @@ class _Leaving:
     def _told(self, number: int, frame: Any) -> None:
         if self.is_wanted:
             sys.exit(128 + number)
-        self.is_wanted = True
+        self.is_wanted, self._end = True, time.monotonic() + LEAVE_S
         if self._is_waiting:
             sys.exit(0)
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether the next commit is not waited for any longer."""
+        return self.is_wanted and time.monotonic() >= self._end
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
@@ -192,8 +206,10 @@ class _Worker:
     def _keep(self, commit: Commit) -> None:
         self._commit = commit
 
-    def _over(self) -> str | None:
-        return "it was told to leave" if self._leaving.is_wanted else self._membership.change
+    def _over(self, is_committed: bool = True) -> str | None:
+        if not is_committed:
+            return TOLD if self._leaving.is_urgent else None
+        return TOLD if self._leaving.is_wanted else self._membership.change
 
     def _is_of_group(self, error: OpError) -> bool:
         """Whether ``error`` comes from a change of the group, not from the script."""
