@@ -40,7 +40,7 @@ class ElasticJob:
 
     def distribute(self, strategy: Any, dataset: Dataset, options: InputOptions | None = None) -> Any:
         """The rest of ``dataset``, batches of the global size, from batch number `step` on, divided among the
-        replicas of ``strategy``: of a batch that they do not divide, the last ones get fewer rows.
+        replicas of ``strategy``: of a batch that they do not divide, the last ones get one row less.
 
         So each step reads one global batch, whatever the number of workers, and each record is read as often
         as without changes: every worker reads all files, since a division by file would change with the

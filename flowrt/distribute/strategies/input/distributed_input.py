@@ -66,7 +66,7 @@ class InputContext:
 class InputOptions:
     """Options for distributing a dataset. ``auto_shard_policy``: division between workers. Unless
     ``experimental_fetch_to_device`` is False, parts are prefetched to their replicas' devices. With
-    ``experimental_uneven_shares``, of batches that the replicas do not divide the last ones get fewer rows:
+    ``experimental_uneven_shares``, of batches that the replicas do not divide the last ones get one row less:
     the loss must be a sum over rows, divided by the global batch size, since a mean in each replica would
     give the rows different weights.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Any, final
 
 import numpy as np
@@ -36,8 +36,8 @@ class SplitBatch(Node):
     """Each element of ``input``, a global batch along its first dimension, split for ``replicas`` replicas of
     all workers; the tuple has those from number ``first`` on, ``count`` of them.
 
-    A share is ``share`` rows (None: an equal part of each batch, rounded up); a smaller batch lacks rows at
-    its end.
+    A share is ``share`` rows, and a smaller batch lacks rows at its end. None: shares of any batch differ by
+    one row at most, the first ones are larger.
     """
 
     input: Node
@@ -62,15 +62,21 @@ class SplitBatch(Node):
         paths = leaf_paths(self.input.spec)
         with closing(self.input.open(iteration)) as batches:
             for batch in batches:
-                rows = _rows(batch, paths)
-                share = self.share or -(-rows // self.replicas)
-                if rows > share * self.replicas:
-                    raise InvalidArgumentError(
-                        f"distributed dataset: expected batches of at most {share * self.replicas} rows; got "
-                        f"one of {rows}. Batch the dataset last"
-                    )
-                starts = [share * number for number in range(self.first, self.first + self.count)]
-                yield tuple([array[start : start + share] for start in starts for array in batch])
+                bounds = self._bounds(_rows(batch, paths))
+                yield tuple([array[start:end] for start, end in pairwise(bounds) for array in batch])
+
+    def _bounds(self, rows: int) -> list[int]:
+        """The first rows of the shares of ``rows``, and the end of the last. Raises `InvalidArgumentError`."""
+        numbers = range(self.first, self.first + self.count + 1)
+        if self.share is None:
+            each, more = divmod(rows, self.replicas)
+            return [number * each + min(number, more) for number in numbers]
+        if rows > self.share * self.replicas:
+            raise InvalidArgumentError(
+                f"distributed dataset: expected batches of at most {self.share * self.replicas} rows; got one "
+                f"of {rows}. Batch the dataset last"
+            )
+        return [self.share * number for number in numbers]
 
 
 def _rows(batch: Element, paths: Sequence[str]) -> int:
