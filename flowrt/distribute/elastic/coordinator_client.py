@@ -212,8 +212,9 @@ class CoordinatorClient(Closing):
         with self._changed:
             is_first, is_over = self._error is None, self._over is not None
             self._error = self._error or CoordinatorLostError(
-                f"elastic job: the coordinator was lost: {why}. Its flowrt-run was killed, or cannot be "
-                "reached any more. Start the job again, from its last checkpoint"
+                f"elastic job: the coordinator was lost: {why}. Its flowrt-run was killed, cannot be reached "
+                "any more, or has given up this worker after a silence. If no worker is left, start the job "
+                "again, from its last checkpoint"
             )
             self._changed.notify_all()
         if is_first and not is_over:
