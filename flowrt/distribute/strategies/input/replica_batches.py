@@ -66,15 +66,15 @@ class SplitBatch(Node):
                 yield tuple([array[start:end] for start, end in pairwise(bounds) for array in batch])
 
     def _bounds(self, rows: int) -> list[int]:
-        """The first rows of the shares of ``rows``, and the end of the last. Raises `InvalidArgumentError`."""
+        """The first row of each share of ``rows``, and the end of the last. Raises `InvalidArgumentError`."""
         numbers = range(self.first, self.first + self.count + 1)
         if self.share is None:
             each, more = divmod(rows, self.replicas)
             return [number * each + min(number, more) for number in numbers]
-        if rows > self.share * self.replicas:
+        if rows > (most := self.share * self.replicas):
             raise InvalidArgumentError(
-                f"distributed dataset: expected batches of at most {self.share * self.replicas} rows; got one "
-                f"of {rows}. Batch the dataset last"
+                f"distributed dataset: expected batches of at most {most} rows; got one of {rows}. Batch the "
+                "dataset last"
             )
         return [self.share * number for number in numbers]
 
