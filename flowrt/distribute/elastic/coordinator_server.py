@@ -132,14 +132,26 @@ class CoordinatorServer(Closing):
     def _join(self, number: int, found: _Connected, join: Join) -> None:
         if found.joined is not None:
             raise DataLossError(f"elastic job: expected one Join of {join.name}; got two")
+        first = self._at(join.address)
         found.joined = join
         if join.version != VERSION:
             why = f"expected flowrt {VERSION}, which the coordinator has; got {join.version}"
             self._send(number, Over(why))
         elif self.is_over:
             self._send(number, Over(self.why_failed or ""))
+        elif first is not None and self._clock() - self._connected[first].heard < self._beats.lost_s / 2:
+            twice = "was flowrt-run started twice with one FLOWRT_TASK?"
+            self._refuse((number,), f"{join.name} is in this job already, at {join.address}: {twice}")
         else:
+            if first is not None:  # its host was lost without a goodbye, and has come again
+                self._refuse((first,), why := "another has come at its address")
+                self._decide(c.Lost(first, why))
             self._decide(c.Joined(number, join.name, join.host))
+
+    def _at(self, address: str) -> int | None:
+        """The member that is reached at ``address``: no two of a group may be."""
+        joined = ((number, each.joined) for number, each in self._connected.items())
+        return next((number for number, join in joined if join and join.address == address), None)
 
     def lose(self, number: int, why: str) -> None:
         """A connection has ended."""
