@@ -127,6 +127,9 @@ def test_checkpoints_are_evaluated_and_the_best_are_exported(tmp_path: Path) -> 
     for number, hook in enumerate(hooks.values()):
         estimator.train(inputs(Y), max_steps=20, hooks=[hook])
         assert int(estimator.get_variable_value("global_step")) == 13 + number
+    unknown = experimental.stop_if_lower_hook(estimator, "los", 1e9, **every)
+    with pytest.raises(InvalidArgumentError, match=r"at step 4, accuracy.* got 'los'"):
+        estimator.train(inputs(Y), max_steps=20, hooks=[unknown])
     going_on = [
         experimental.stop_if_higher_hook(estimator, "loss", 1e9, **every),
         experimental.stop_if_no_decrease_hook(estimator, "loss", 8, **every),

@@ -6,8 +6,10 @@ import operator
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
+from flowrt.errors import InvalidArgumentError
 from flowrt.estimator.estimator import Estimator
 from flowrt.estimator.eval_summaries import read_eval_metrics
 from flowrt.logging import info
@@ -68,30 +70,49 @@ def make_early_stopping_hook(
     return _StopIf(should_stop_fn, run_every_secs, run_every_steps)
 
 
-class _Evaluations:
-    """The values of a metric in a directory of summaries, as pairs of step and value."""
+_Evaluations = Sequence[tuple[int, float]]
+"""Steps, and the values of a metric at them."""
 
-    def __init__(self, estimator: Estimator, metric_name: str, eval_dir: str | None, min_steps: int) -> None:
-        self._folder, self._name = eval_dir or estimator.eval_dir(), metric_name
-        self._first_step = min_steps
 
-    def _pairs(self) -> list[tuple[int, float]]:
-        found = read_eval_metrics(self._folder)
-        return [(step, each[self._name]) for step, each in found.items() if step >= self._first_step]
+def _stop_by_metric(
+    estimator: Estimator,
+    metric_name: str,
+    should_stop: Callable[[_Evaluations], bool],
+    eval_dir: str | None,
+    min_steps: int,
+    run_every_secs: float | None,
+    run_every_steps: int | None,
+) -> SessionRunHook:
+    """A hook that asks ``should_stop`` about the evaluations of a metric, from step ``min_steps`` on."""
+    folder = eval_dir or estimator.eval_dir()
 
-    def have(self, is_reached: Callable[[float, float], bool], threshold: float) -> bool:
-        """Whether one is on the wrong side of the threshold."""
-        return any(is_reached(value, threshold) for _, value in self._pairs())
+    def should_stop_fn() -> bool:
+        found = {step: each for step, each in read_eval_metrics(folder).items() if step >= min_steps}
+        for step, each in found.items():
+            if metric_name not in each:
+                raise InvalidArgumentError(
+                    f"metric_name: expected one of those in {str(folder)!r} at step {step},"
+                    f" {', '.join(sorted(each))}; got {metric_name!r}"
+                )
+        return should_stop([(step, each[metric_name]) for step, each in found.items()])
 
-    def stand_still(self, is_better: Callable[[float, float], bool], steps: float) -> bool:
-        """Whether none was better than those before for so many steps."""
-        best: tuple[int, float] | None = None
-        for step, value in self._pairs():
-            if best is None or is_better(value, best[1]):
-                best = step, value
-            if step - best[0] >= steps:
-                return True
-        return False
+    return make_early_stopping_hook(estimator, should_stop_fn, run_every_secs, run_every_steps)
+
+
+def _crosses(is_beyond: Callable[[float, float], bool], threshold: float, values: _Evaluations) -> bool:
+    """Whether a value is on the wrong side of the threshold."""
+    return any(is_beyond(value, threshold) for _, value in values)
+
+
+def _stands_still(is_better: Callable[[float, float], bool], steps: float, values: _Evaluations) -> bool:
+    """Whether no value was better than those before for so many steps."""
+    best: tuple[int, float] | None = None
+    for step, value in values:
+        if best is None or is_better(value, best[1]):
+            best = step, value
+        if step - best[0] >= steps:
+            return True
+    return False
 
 
 def stop_if_higher_hook(
@@ -106,14 +127,12 @@ def stop_if_higher_hook(
     """A hook that stops training if a metric of an evaluation is above ``threshold``.
 
     It looks at the evaluations from step ``min_steps`` on in ``eval_dir``, by default the estimator's. Raises
-    as `make_early_stopping_hook`.
+    as `make_early_stopping_hook`; training raises `InvalidArgumentError` for a metric that evaluations lack.
     """
-    found = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-
-    def should_stop() -> bool:
-        return found.have(operator.gt, threshold)
-
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    should_stop = partial(_crosses, operator.gt, threshold)
+    return _stop_by_metric(
+        estimator, metric_name, should_stop, eval_dir, min_steps, run_every_secs, run_every_steps
+    )
 
 
 def stop_if_lower_hook(
@@ -128,14 +147,12 @@ def stop_if_lower_hook(
     """A hook that stops training if a metric of an evaluation is below ``threshold``.
 
     It looks at the evaluations from step ``min_steps`` on in ``eval_dir``, by default the estimator's. Raises
-    as `make_early_stopping_hook`.
+    as `make_early_stopping_hook`; training raises `InvalidArgumentError` for a metric that evaluations lack.
     """
-    found = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-
-    def should_stop() -> bool:
-        return found.have(operator.lt, threshold)
-
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    should_stop = partial(_crosses, operator.lt, threshold)
+    return _stop_by_metric(
+        estimator, metric_name, should_stop, eval_dir, min_steps, run_every_secs, run_every_steps
+    )
 
 
 def stop_if_no_increase_hook(
@@ -150,14 +167,12 @@ def stop_if_no_increase_hook(
     """A hook that stops training if a metric was not above its highest value for so many steps.
 
     It looks at the evaluations from step ``min_steps`` on in ``eval_dir``, by default the estimator's. Raises
-    as `make_early_stopping_hook`.
+    as `make_early_stopping_hook`; training raises `InvalidArgumentError` for a metric that evaluations lack.
     """
-    found = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-
-    def should_stop() -> bool:
-        return found.stand_still(operator.gt, max_steps_without_increase)
-
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    should_stop = partial(_stands_still, operator.gt, max_steps_without_increase)
+    return _stop_by_metric(
+        estimator, metric_name, should_stop, eval_dir, min_steps, run_every_secs, run_every_steps
+    )
 
 
 def stop_if_no_decrease_hook(
@@ -172,14 +187,12 @@ def stop_if_no_decrease_hook(
     """A hook that stops training if a metric was not below its lowest value for so many steps.
 
     It looks at the evaluations from step ``min_steps`` on in ``eval_dir``, by default the estimator's. Raises
-    as `make_early_stopping_hook`.
+    as `make_early_stopping_hook`; training raises `InvalidArgumentError` for a metric that evaluations lack.
     """
-    found = _Evaluations(estimator, metric_name, eval_dir, min_steps)
-
-    def should_stop() -> bool:
-        return found.stand_still(operator.lt, max_steps_without_decrease)
-
-    return make_early_stopping_hook(estimator, should_stop, run_every_secs, run_every_steps)
+    should_stop = partial(_stands_still, operator.lt, max_steps_without_decrease)
+    return _stop_by_metric(
+        estimator, metric_name, should_stop, eval_dir, min_steps, run_every_secs, run_every_steps
+    )
 
 
 def make_stop_at_checkpoint_step_hook(
