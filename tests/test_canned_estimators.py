@@ -87,6 +87,54 @@ def test_wide_and_deep_regression_with_weights_and_a_vocabulary(tmp_path: Path) 
     assert found["global_step"] == 150
 
 
+NAMES = {
+    "deep": (
+        lambda: tf.estimator.DNNClassifier([2], COLUMNS[:1], optimizer="Adam"),
+        "dnn/hiddenlayer_0/{kernel,bias} dnn/logits/{kernel,bias}", "/t_0/Adam", "dnn/head/",
+    ),
+    "linear": (
+        lambda: tf.estimator.LinearRegressor(COLUMNS[:1], optimizer="Ftrl"),
+        "linear/linear_model/{x/weights,bias_weights}", "/part_0/Ftrl", None,
+    ),
+    "baseline": (lambda: tf.estimator.BaselineRegressor(optimizer="Adam"), "baseline/bias", "/Adam", "head/"),
+    "both, one given": (
+        lambda: tf.estimator.DNNLinearCombinedRegressor(
+            dnn_feature_columns=COLUMNS[:1], dnn_hidden_units=[2], dnn_optimizer="Adam"
+        ),
+        "dnn/hiddenlayer_0/{kernel,bias} dnn/logits/{kernel,bias}", "/Adam", "head/",
+    ),
+}  # fmt: skip
+"""Estimators, their variables, the ends of their slots' names, and where the powers of Adam's betas are, as
+checkpoints of TensorFlow 1.15 have them.
+"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_variables_have_the_names_of_tensorflows_checkpoints(name: str) -> None:
+    make, trained_ones, slot, powers = NAMES[name]
+    estimator = make().train(arrays(KIND.astype(np.float32) % 2), steps=1)
+    expected = {"global_step"}
+    for each in trained_ones.split():
+        start, _, ends = each.rstrip("}").partition("{")
+        for variable in (start + end for end in ends.split(",")):
+            expected |= {variable, variable + slot, variable + slot + "_1"}
+    if powers is not None:
+        expected |= {powers + "beta1_power", powers + "beta2_power"}
+    assert set(estimator.get_variable_names()) == expected
+
+
+def test_parts_that_are_trained_together_have_smaller_rates() -> None:
+    estimator = tf.estimator.DNNLinearCombinedRegressor(
+        linear_feature_columns=COLUMNS[:1], linear_optimizer="SGD",
+        dnn_feature_columns=COLUMNS[:1], dnn_hidden_units=[1], dnn_optimizer="SGD",
+    )  # fmt: skip
+    inputs = tf.estimator.inputs.numpy_input_fn({"x": X[:1] * 0}, np.ones(1), num_epochs=None, shuffle=False)
+    estimator.train(inputs, steps=1)  # gradients are -2, with batches of the same example
+    linear = estimator.get_variable_value("linear/linear_model/bias_weights")
+    deep = estimator.get_variable_value("dnn/logits/bias")
+    assert (linear / 0.005).tolist() == pytest.approx((deep / 0.001).tolist())  # TensorFlow 1.15's rates
+
+
 def test_weights_of_examples_count() -> None:
     labels = (X[:, 0] > 0).astype(np.int64)
     features = {"x": X, "weight": (KIND > 0).astype(np.float32)}

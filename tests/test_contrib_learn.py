@@ -131,6 +131,10 @@ def test_a_step_of_both_parts_counts_as_two_and_regressions_have_scores() -> Non
     assert sorted(found) == ["global_step", "loss"]
     assert found["global_step"] == 4  # TensorFlow's, after two steps
     assert np.array(list(regressor.predict(input_fn=inputs))).shape == (4,)
+    layers = {
+        f"dnn/{layer}/{kind}" for layer in ("hiddenlayer_0", "logits") for kind in ("weights", "biases")
+    }
+    assert layers <= set(regressor.get_variable_names())
 
 
 @pytest.mark.slow

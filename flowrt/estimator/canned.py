@@ -14,6 +14,9 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.nn.activations import relu
 from flowrt.losses import Reduction
 
+_LINEAR_RATE_OF_BOTH, _DEEP_RATE_OF_BOTH = 0.005, 0.001
+"""The learning rates of a linear model, at most, and a deep one that are trained together."""
+
 
 class _Canned(Estimator):
     """An estimator of ``parts`` and a head."""
@@ -167,8 +170,8 @@ class DNNLinearCombinedClassifier(_Canned):
         head = classifying_head(n_classes, label_vocabulary, weight_column, loss_reduction)
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
-            dnn_activation_fn, dnn_dropout, batch_norm,
+            _LINEAR_RATE_OF_BOTH, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm, _DEEP_RATE_OF_BOTH,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
@@ -200,8 +203,8 @@ class DNNLinearCombinedRegressor(_Canned):
         head = RegressionHead(label_dimension, weight_column, loss_reduction)
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
-            dnn_activation_fn, dnn_dropout, batch_norm,
+            _LINEAR_RATE_OF_BOTH, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm, _DEEP_RATE_OF_BOTH,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
 
@@ -269,8 +272,8 @@ class DNNLinearCombinedEstimator(_Canned):
     ) -> None:
         parts = wide_and_deep(
             linear_feature_columns, linear_optimizer, linear_sparse_combiner,
-            0.005, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
-            dnn_activation_fn, dnn_dropout, batch_norm,
+            _LINEAR_RATE_OF_BOTH, dnn_feature_columns, dnn_hidden_units, dnn_optimizer,
+            dnn_activation_fn, dnn_dropout, batch_norm, _DEEP_RATE_OF_BOTH,
         )  # fmt: skip
         super().__init__(parts, head, model_dir, config, warm_start_from)
 

@@ -5,6 +5,7 @@ H.-T. Cheng et al., Wide & Deep Learning for Recommender Systems (2016).
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from flowrt.dtypes import float32
 from flowrt.errors import InvalidArgumentError
 from flowrt.estimator.heads import Head
 from flowrt.estimator.modes import EstimatorSpec, ModeKeys
-from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.ops.base.filling import ones
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.text.python_calls import group
@@ -40,8 +41,8 @@ _OPTIMIZERS = {
     "Adagrad": AdagradOptimizer, "Adam": AdamOptimizer, "Ftrl": FtrlOptimizer, "RMSProp": RMSPropOptimizer,
     "SGD": GradientDescentOptimizer,
 }  # fmt: skip
-_DEEP_RATE, _BASELINE_RATE = 0.05, 0.3
-"""The learning rates of deep models and baselines."""
+DEEP_RATE, _BASELINE_RATE = 0.05, 0.3
+"""The learning rates of deep models by themselves, and of baselines."""
 
 
 def _linear_rate(columns: Sequence[Any], most: float) -> float:
@@ -68,6 +69,7 @@ class Linear:
     """A linear model of columns."""
 
     scope = "linear"
+    trained_in = "linear/"
 
     def __init__(self, columns: Iterable[Any], optimizer: Any, sparse_combiner: str, most: float) -> None:
         self._columns, self._combiner = list(columns), sparse_combiner
@@ -83,35 +85,39 @@ class Deep:
     """Layers of hidden units over columns."""
 
     scope = "dnn"
+    trained_in = "dnn/"
 
     def __init__(
         self, columns: Iterable[Any], hidden_units: Sequence[int] | None, optimizer: Any,
         activation_fn: Callable[[Tensor], Tensor], rate: float | None, batch_norm: bool,
+        learning_rate: float = DEEP_RATE, layer: Callable[..., Tensor] = dense,
     ) -> None:  # fmt: skip
         if not hidden_units:
             raise misuse("hidden_units: expected a size for each layer; got none", InvalidArgumentError)
         self._columns, self._sizes = list(columns), list(hidden_units)
         self._activation, self._dropout, self._normalizes = activation_fn, rate, batch_norm
-        self.optimizer = functools.partial(_as_optimizer, optimizer, _DEEP_RATE)
+        self._layer = layer
+        self.optimizer = functools.partial(_as_optimizer, optimizer, learning_rate)
 
     def logits(self, features: Mapping[str, Any], units: int, mode: str) -> Tensor:
         is_training = mode == ModeKeys.TRAIN
         with variable_scope("input_from_feature_columns"):
             x = feature_column.input_layer(features, self._columns)
         for i, size in enumerate(self._sizes):
-            x = dense(x, size, activation=self._activation, name=f"hiddenlayer_{i}")
+            x = self._layer(x, size, self._activation, name=f"hiddenlayer_{i}")
             if self._dropout is not None:
                 x = dropout(x, rate=self._dropout, training=is_training)
             if self._normalizes:
                 with variable_scope(f"hiddenlayer_{i}"):
                     x = batch_normalization(x, momentum=0.999, training=is_training, name=f"batchnorm_{i}")
-        return dense(x, units, name="logits")
+        return self._layer(x, units, None, name="logits")
 
 
 class Baseline:
     """A bias for each logit, which the features do not change; the examples are counted by the first one."""
 
     scope = "baseline"
+    trained_in = ""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = functools.partial(_as_optimizer, optimizer, _BASELINE_RATE)
@@ -123,6 +129,23 @@ class Baseline:
 
 
 Part = Linear | Deep | Baseline
+"""A part makes ``logits`` in the variable scope ``scope`` and has its own ``optimizer``. ``trained_in`` is
+the scope, or "", in which TensorFlow trains it, which its checkpoints show: see `_minimize`.
+"""
+
+
+def _minimize(part: Part, loss: Tensor) -> Operation:
+    """A step of the part's optimizer, the variables of which have the names of TensorFlow's checkpoints.
+
+    TensorFlow splits the variables of a model of one part, into one piece each, and takes the name of a piece
+    off the front of its slot's. The slot's begins with the scope of training, so that as many characters of
+    the piece's name are left: "t_0/Adagrad" and "part_0/Ftrl".
+    """
+    optimizer = copy.copy(part.optimizer())
+    if part.trained_in:
+        optimizer._name = "part_0/"[-len(part.trained_in) :] + optimizer.get_name()
+    with loss.graph.name_scope(f"{part.trained_in}head/"):
+        return optimizer.minimize(loss, var_list=trainable_variables(f"{part.scope}/"))
 
 
 def model_of_parts(parts: Sequence[Part], head: Head, features: Any, labels: Any, mode: str) -> EstimatorSpec:
@@ -139,10 +162,7 @@ def model_of_parts(parts: Sequence[Part], head: Head, features: Any, labels: Any
     def train(loss: Tensor) -> Any:
         updates = GraphKeys.UPDATE_OPS
         with control_dependencies(loss.graph.get_collection(updates)):
-            steps = [
-                part.optimizer().minimize(loss, var_list=trainable_variables(f"{part.scope}/"))
-                for part in parts
-            ]
+            steps = [_minimize(part, loss) for part in parts]
         with control_dependencies(steps):
             return group(get_or_create_global_step().assign_add(1))
 
@@ -161,4 +181,6 @@ def wide_and_deep(
         parts.append(Linear(linear_columns, linear_optimizer, combiner, most))
     if not parts:
         raise misuse("expected linear_feature_columns or dnn_feature_columns; got none", InvalidArgumentError)
+    for part in parts:
+        part.trained_in = ""
     return parts

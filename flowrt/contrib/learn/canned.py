@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrt.contrib.estimator import clip_gradients_by_norm
+from flowrt.contrib.layers import fully_connected
 from flowrt.contrib.learn.model_fn import ModeKeys
 from flowrt.contrib.learn.older_estimator import Estimator
 from flowrt.errors import UnimplementedError
 from flowrt.estimator import EstimatorSpec, RunConfig
 from flowrt.estimator.heads import BinaryLogisticHead, Head, MultiClassHead, RegressionHead
-from flowrt.estimator.parts import Deep, Linear, Part, model_of_parts, wide_and_deep
+from flowrt.estimator.parts import DEEP_RATE, Deep, Linear, Part, model_of_parts, wide_and_deep
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.shape_manipulation import squeeze
 from flowrt.graph.ops.nn.activations import relu
@@ -112,6 +113,29 @@ class _Canned(Estimator):
         """One of the predictions."""
         found = super().predict(x, input_fn, batch_size, [key], as_iterable)
         return (each[key] for each in found) if as_iterable else found[key]
+
+
+def _layer(x: Tensor, units: int, activation: Any, name: str) -> Tensor:
+    """A dense layer with the older names of its variables, ``weights`` and ``biases``."""
+    return fully_connected(x, units, activation, scope=name)
+
+
+def _linear(columns: Iterable[Any], optimizer: Any) -> Linear:
+    return Linear(columns, optimizer or "Ftrl", "sum", _LINEAR_RATE)
+
+
+def _deep(columns: Iterable[Any], hidden_units: Any, optimizer: Any, activation_fn: Any, rate: Any) -> Deep:
+    return Deep(columns, hidden_units, optimizer or "Adagrad", activation_fn, rate, False, layer=_layer)
+
+
+def _wide_and_deep(
+    linear_columns: Any, linear_optimizer: Any, deep_columns: Any, hidden_units: Any, deep_optimizer: Any,
+    activation_fn: Any, rate: Any,
+) -> list[Part]:  # fmt: skip
+    return wide_and_deep(
+        linear_columns, linear_optimizer or "Ftrl", "sum", _LINEAR_RATE, deep_columns, hidden_units,
+        deep_optimizer or "Adagrad", activation_fn, rate, False, DEEP_RATE, _layer,
+    )  # fmt: skip
 
 
 def _clipped(optimizer: Callable[[], Any], norm: float) -> Any:
@@ -233,7 +257,7 @@ class LinearClassifier(_Classifier):
         label_keys: Sequence[str] | None = None,
     ) -> None:
         head = _classes(n_classes, label_keys, weight_column_name, enable_centered_bias)
-        parts = [Linear(feature_columns, optimizer or "Ftrl", "sum", _LINEAR_RATE)]
+        parts = [_linear(feature_columns, optimizer)]
         super().__init__(parts, head, gradient_clip_norm, model_dir, config, feature_engineering_fn)
 
 
@@ -254,7 +278,7 @@ class LinearRegressor(_Regressor):
         feature_engineering_fn: Any = None,
     ) -> None:
         head = _numbers(label_dimension, weight_column_name, enable_centered_bias)
-        parts = [Linear(feature_columns, optimizer or "Ftrl", "sum", _LINEAR_RATE)]
+        parts = [_linear(feature_columns, optimizer)]
         super().__init__(parts, head, gradient_clip_norm, model_dir, config, feature_engineering_fn)
 
 
@@ -290,7 +314,7 @@ class DNNClassifier(_Classifier):
     ) -> None:
         _check_rates(embedding_lr_multipliers)
         head = _classes(n_classes, label_keys, weight_column_name, enable_centered_bias)
-        parts = [Deep(feature_columns, hidden_units, optimizer or "Adagrad", activation_fn, dropout, False)]
+        parts = [_deep(feature_columns, hidden_units, optimizer, activation_fn, dropout)]
         super().__init__(parts, head, gradient_clip_norm, model_dir, config, feature_engineering_fn)
 
 
@@ -316,7 +340,7 @@ class DNNRegressor(_Regressor):
     ) -> None:
         _check_rates(embedding_lr_multipliers)
         head = _numbers(label_dimension, weight_column_name, enable_centered_bias)
-        parts = [Deep(feature_columns, hidden_units, optimizer or "Adagrad", activation_fn, dropout, False)]
+        parts = [_deep(feature_columns, hidden_units, optimizer, activation_fn, dropout)]
         super().__init__(parts, head, gradient_clip_norm, model_dir, config, feature_engineering_fn)
 
 
@@ -348,9 +372,9 @@ class DNNLinearCombinedClassifier(_Classifier):
         fix_global_step_increment_bug: bool = False,
     ) -> None:
         _check_rates(embedding_lr_multipliers)
-        parts = wide_and_deep(
-            linear_feature_columns, linear_optimizer or "Ftrl", "sum", _LINEAR_RATE, dnn_feature_columns,
-            dnn_hidden_units, dnn_optimizer or "Adagrad", dnn_activation_fn, dnn_dropout, False,
+        parts = _wide_and_deep(
+            linear_feature_columns, linear_optimizer,
+            dnn_feature_columns, dnn_hidden_units, dnn_optimizer, dnn_activation_fn, dnn_dropout,
         )  # fmt: skip
         head = _classes(n_classes, label_keys, weight_column_name, enable_centered_bias)
         counted = 1 if fix_global_step_increment_bug else len(parts)
@@ -384,9 +408,9 @@ class DNNLinearCombinedRegressor(_Regressor):
         fix_global_step_increment_bug: bool = False,
     ) -> None:
         _check_rates(embedding_lr_multipliers)
-        parts = wide_and_deep(
-            linear_feature_columns, linear_optimizer or "Ftrl", "sum", _LINEAR_RATE, dnn_feature_columns,
-            dnn_hidden_units, dnn_optimizer or "Adagrad", dnn_activation_fn, dnn_dropout, False,
+        parts = _wide_and_deep(
+            linear_feature_columns, linear_optimizer,
+            dnn_feature_columns, dnn_hidden_units, dnn_optimizer, dnn_activation_fn, dnn_dropout,
         )  # fmt: skip
         head = _numbers(label_dimension, weight_column_name, enable_centered_bias)
         counted = 1 if fix_global_step_increment_bug else len(parts)

@@ -356,12 +356,14 @@ class FtrlOptimizer(_RuleOptimizer):
                 InvalidArgumentError,
             )
         self._start, self._shrinkage = initial_accumulator_value, 2 * l2_shrinkage_regularization_strength
-        self._accum_name, self._linear_name = accum_name or name, linear_name or name
+        self._accum_name, self._linear_name = accum_name, linear_name
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for var in var_list:
-            self._get_or_make_slot(var, _constant_like(var, self._start), "accum", self._accum_name)
-            self._zeros_slot(var, "linear", self._linear_name)
+            self._get_or_make_slot(
+                var, _constant_like(var, self._start), "accum", self._accum_name or self._name
+            )
+            self._zeros_slot(var, "linear", self._linear_name or self._name)
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         if not self._shrinkage:
