@@ -70,6 +70,10 @@ def test_arguments_that_do_not_go_together() -> None:
     ):
         with pytest.raises(InvalidArgumentError, match=message):
             applications.VGG16(**options)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"alpha: expected 0.25 or .* or 1.0 with .*; got 0.3"):
+        applications.MobileNet(alpha=0.3)
+    with pytest.raises(InvalidArgumentError, match=r"alpha: expected 0.35 or .* or 1.4 with .*; got 0.25"):
+        applications.MobileNetV2(alpha=0.25)
 
 
 def test_images_are_scaled_as_the_network_was_trained() -> None:

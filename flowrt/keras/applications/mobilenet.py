@@ -3,9 +3,11 @@ Convolutional Neural Networks for Mobile Vision Applications", 2017."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.source import misuse
 from flowrt.keras import layers
 from flowrt.keras.applications.imagenet import (
     Network,
@@ -23,6 +25,8 @@ __all__ = ["MobileNet", "decode_predictions", "preprocess_input", "relu6"]
 preprocess_input = preprocessing("tf")
 BLOCKS = [(64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1)]
 """Filters and strides."""
+_WIDTHS = {0.25: "2_5", 0.5: "5_0", 0.75: "7_5", 1.0: "1_0"}
+"""The values of alpha that Keras has weights for, as the names of their files have them."""
 
 
 def relu6(x: Tensor, name: str) -> Tensor:
@@ -31,11 +35,18 @@ def relu6(x: Tensor, name: str) -> Tensor:
     return made
 
 
-def image_rows(wanted: Wanted, default: int) -> int:
-    """Rows of square images of one of the sizes with weights, 224 or ``default`` of others."""
+def image_rows(wanted: Wanted, sizes: Sequence[int]) -> int:
+    """Rows of square images of one of the ``sizes`` with weights, 224 of others."""
     shape = wanted.input_shape
-    rows, columns = (shape[1:] if channel_axis() == 1 else shape[:2]) if shape else (default, default)
-    return rows if rows == columns and rows in (96, 128, 160, 192, 224) else default
+    rows, columns = (shape[1:] if channel_axis() == 1 else shape[:2]) if shape else (224, 224)
+    return rows if rows == columns and rows in sizes else 224
+
+
+def check_known(name: str, wanted: Wanted, value: float, known: Sequence[float]) -> None:
+    """Raise `InvalidArgumentError` if Keras has weights for the ``known`` values of an argument only."""
+    if wanted.weights == "imagenet" and value not in known:
+        choices = " or ".join(map(str, known))
+        raise misuse(f"{name}: expected {choices} with weights='imagenet'; got {value}")
 
 
 def MobileNet(
@@ -45,7 +56,9 @@ def MobileNet(
 ) -> Model:  # fmt: skip
     """13 blocks of ``alpha`` times the usual filters, for images of 224 x 224. See `imagenet.build`."""
     wanted = Wanted(include_top, weights, input_tensor, input_shape, pooling, classes)
-    rows = image_rows(wanted, 224)
+    check_known("MobileNet, alpha", wanted, alpha, list(_WIDTHS))
+    check_known("MobileNet, depth_multiplier", wanted, depth_multiplier, [1])
+    rows = image_rows(wanted, [128, 160, 192, 224])
 
     def body(x: Tensor) -> Tensor:
         x = layers.ZeroPadding2D(((0, 1), (0, 1)), name="conv1_pad")(x)
@@ -72,7 +85,6 @@ def MobileNet(
             layers.Reshape((classes,), name="reshape_2")(x)
         )
 
-    width = {1.0: "1_0", 0.75: "7_5", 0.5: "5_0", 0.25: "2_5"}.get(alpha, alpha)
-    file = f"mobilenet_{width}_{rows}_tf{{notop}}.h5"
+    file = f"mobilenet_{_WIDTHS.get(alpha)}_{rows}_tf{{notop}}.h5"
     network = Network(f"mobilenet_{alpha:0.2f}_{rows}", rows, 32, body, head, file, "_no_top")
     return build(network, wanted)

@@ -18,7 +18,7 @@ from flowrt.keras.applications.imagenet import (
     preprocessing,
     strided_padding,
 )
-from flowrt.keras.applications.mobilenet import image_rows, relu6
+from flowrt.keras.applications.mobilenet import check_known, image_rows, relu6
 from flowrt.keras.engine.model import Model
 
 __all__ = ["MobileNetV2", "decode_predictions", "preprocess_input"]
@@ -59,7 +59,8 @@ def MobileNetV2(
 ) -> Model:  # fmt: skip
     """17 blocks of ``alpha`` times the usual filters, for images of 224 x 224. See `imagenet.build`."""
     wanted = Wanted(include_top, weights, input_tensor, input_shape, pooling, classes)
-    rows = image_rows(wanted, 224)
+    check_known("MobileNetV2, alpha", wanted, alpha, [0.35, 0.5, 0.75, 1.0, 1.3, 1.4])
+    rows = image_rows(wanted, [96, 128, 160, 192, 224])
 
     def body(x: Tensor) -> Tensor:
         x = layers.ZeroPadding2D(strided_padding(x, 3), name="Conv1_pad")(x)
