@@ -380,5 +380,7 @@ def test_maxout_unit_norm_and_dense_to_sparse() -> None:
         assert session.run(layers.unit_norm([[3.0, 4.0]], 1)) == pytest.approx(np.array([[0.6, 0.8]]))
         sparse = session.run(layers.dense_to_sparse([[1, 9], [9, 2]], eos_token=9))
         assert (sparse.indices.tolist(), sparse.values.tolist()) == ([[0, 0], [1, 1]], [1, 2])
-        with pytest.raises(InvalidArgumentError, match="expected a multiple of 3"):
-            layers.maxout([[1.0, 5, 2, 3]], 3)
+        for axis in (-1, 8):
+            message = rf"expected a multiple of 3 along axis {axis}; got inputs of shape \(1, 4\)"
+            with pytest.raises(InvalidArgumentError, match=message):
+                layers.maxout([[1.0, 5, 2, 3]], 3, axis)

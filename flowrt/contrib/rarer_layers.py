@@ -31,6 +31,10 @@ def _sizes(inputs: Tensor) -> list[Any]:
     return [shape(inputs)[i] if size is None else size for i, size in enumerate(inputs.shape.as_list())]
 
 
+def _of(inputs: Tensor) -> str:
+    return f"inputs of shape {inputs.shape}"
+
+
 @add_arg_scope
 def group_norm(
     inputs: Any, groups: int = 32, channels_axis: int = -1, reduction_axes: Sequence[int] = (-3, -2),
@@ -49,11 +53,13 @@ def group_norm(
     inputs = convert_to_tensor(inputs)
     rank = inputs.shape.ndims
     if rank is None or not all(-rank <= axis < rank for axis in (channels_axis, *reduction_axes)):
-        raise misuse(f"group_norm: expected axes {channels_axis} and {list(reduction_axes)}; got {inputs!r}")
+        raise misuse(
+            f"group_norm: expected axes {channels_axis} and {list(reduction_axes)}; got {_of(inputs)}"
+        )
     at, reduced = channels_axis % rank, [axis % rank for axis in reduction_axes]
     channels = inputs.shape.as_list()[at]
     if at in reduced or None in [inputs.shape.as_list()[axis] for axis in (at, *reduced)]:
-        raise misuse(f"group_norm: expected channels and other axes of known sizes; got {inputs!r}")
+        raise misuse(f"group_norm: expected channels and other axes of known sizes; got {_of(inputs)}")
     if channels % groups:
         raise misuse(f"group_norm: expected a multiple of {groups} channels; got {channels}")
     sizes, each = _sizes(inputs), channels // groups
@@ -87,7 +93,7 @@ def unit_norm(inputs: Any, dim: int, epsilon: float = 1e-7, scope: Any = None) -
     """
     inputs = convert_to_tensor(inputs)
     if inputs.shape.ndims is None or not 0 <= dim < inputs.shape.ndims:
-        raise misuse(f"unit_norm: expected inputs with an axis {dim}; got {inputs!r}")
+        raise misuse(f"unit_norm: expected inputs with an axis {dim}; got {_of(inputs)}")
     with variable_scope(scope, "UnitNorm", [inputs]):
         return inputs / sqrt(epsilon + reduce_sum(square(inputs), dim, keepdims=True))
 
@@ -101,10 +107,11 @@ def maxout(inputs: Any, num_units: int, axis: int = -1, scope: Any = None) -> Te
     """
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "MaxOut", [inputs]):
+        rank = inputs.shape.ndims
+        features = inputs.shape.as_list()[axis] if rank is not None and -rank <= axis < rank else None
+        if features is None or features % num_units:
+            raise misuse(f"maxout: expected a multiple of {num_units} along axis {axis}; got {_of(inputs)}")
         sizes = _sizes(inputs)
-        features = sizes[axis]
-        if not isinstance(features, int) or features % num_units:
-            raise misuse(f"maxout: expected a multiple of {num_units} along axis {axis}; got {inputs!r}")
         sizes[axis] = num_units
         return reduce_max(reshape(inputs, stack([*sizes, features // num_units])), -1)
 

@@ -293,7 +293,7 @@ RegisterKL(OneHotCategorical, OneHotCategorical)(_kl_classes)
 
 def _total_assertions(value: Tensor, total: Tensor) -> list[Operation]:
     """Assertions that values are counts of classes, ``total`` together."""
-    message = "counts must sum to `self.total_count`"
+    message = "counts must sum to total_count"
     return [*counts_assertions(value), assert_equal(reduce_sum(value, -1), total, message=message)]
 
 

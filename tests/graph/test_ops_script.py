@@ -370,6 +370,10 @@ def test_comparisons_of_constants_fail_while_the_graph_is_built() -> None:
     message = r"test_ops_script\.py:\d+\): MINE expected x == y .*got x \[1, 2\], y \[1, 3\]"
     with pytest.raises(InvalidArgumentError, match=message):
         assertions.assert_equal([1, 2], [1, 3], message="MINE")
+    with pytest.raises(
+        InvalidArgumentError, match=r"expected x > 0 for all elements; x is x:0; got \[1, -2\]"
+    ):
+        assertions.assert_positive([1, -2])
     assert assertions.assert_less(1, 2).type == "NoOp"
 
 

@@ -127,6 +127,12 @@ def _array_of(x: Tensor) -> Any:
     return x.op.get_attr("value") if x.op.type == "Const" else None
 
 
+def _bound(given: Any, y: Tensor) -> tuple[str, str]:
+    """What an error calls ``y``, and which tensor that is: a number that is given speaks for itself."""
+    is_number = isinstance(given, int | float | np.generic | np.ndarray) and np.ndim(given) == 0
+    return (str(given), "") if is_number else ("y", f", y is {y.name}")
+
+
 def _comparison(
     name: str, sign: str, compare: Any, holds: Callable[[Any, Any], Any]
 ) -> Callable[..., Operation]:
@@ -135,14 +141,16 @@ def _comparison(
     def check(x: Any, y: Any, report: _Report) -> Operation:
         with get_default_graph().name_scope(report.name):
             x = convert_to_tensor(x, name="x")
-            y = convert_to_tensor(y, x.dtype, name="y")
-            text = f"expected x {sign} y for all elements; x is {x.name}, y is {y.name}"
+            given, y = y, convert_to_tensor(y, x.dtype, name="y")
+            bound, named = _bound(given, y)
             a, b = _array_of(x), _array_of(y)
+            text = f"expected x {sign} {bound} for all elements; x is {x.name}{named}"
             if a is not None and b is not None:
                 if not np.all(holds(a, b)):
-                    raise misuse(f"{report.about(text)}; got x {a.tolist()}, y {b.tolist()}")
+                    values = f"x {a.tolist()}, y {b.tolist()}" if named else a.tolist()
+                    raise misuse(f"{report.about(text)}; got {values}")
                 return _nothing_left()
-            return report.check(reduce_all(compare(x, y)), text, "x:", x, "y:", y)
+            return report.check(reduce_all(compare(x, y)), text, "x:", x, *(["y:", y] if named else []))
 
     check.__name__ = check.__qualname__ = name
     check.__doc__ = (
@@ -189,12 +197,14 @@ def assert_near(
     """
     with get_default_graph().name_scope(report.name):
         x = convert_to_tensor(x, name="x")
-        y = convert_to_tensor(y, x.dtype, name="y")
+        given, y = y, convert_to_tensor(y, x.dtype, name="y")
+        bound, named = _bound(given, y)
         default = 10 * float(np.spacing(np.ones((), x.dtype.real_dtype.np)))
         relative = multiply(abs(y), default if rtol is None else rtol)
         allowed = add_v2(relative, default if atol is None else atol)
-        text = f"expected x close to y for all elements; x is {x.name}, y is {y.name}"
-        return report.check(reduce_all(less_equal(abs(subtract(x, y)), allowed)), text, "x:", x, "y:", y)
+        text = f"expected x close to {bound} for all elements; x is {x.name}{named}"
+        shown = ["y:", y] if named else []
+        return report.check(reduce_all(less_equal(abs(subtract(x, y)), allowed)), text, "x:", x, *shown)
 
 
 # --- ranks
