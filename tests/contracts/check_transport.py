@@ -11,6 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import NamedTuple
 
@@ -350,6 +351,26 @@ class TransportContract:
         pair.dialled.start(Inbox())
         with pytest.raises(FailedPreconditionError, match="one call"):
             pair.dialled.start(Inbox())
+
+    @pytest.mark.parametrize("how", ["start", "close"])
+    def test_another_thread_may_close_before_the_reader_runs(
+        self, pair: Pair, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A thread can be joined only once it has been started."""
+        begin = threading.Thread.start
+
+        def close_and_begin(thread: threading.Thread) -> None:
+            if thread.name.startswith("read "):
+                monkeypatch.undo()
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(pair.dialled.close).result()
+            begin(thread)
+
+        pair.accepted.start(Inbox())
+        monkeypatch.setattr(threading.Thread, "start", close_and_begin)
+        if how == "start":
+            pair.dialled.start(Inbox())
+        pair.dialled.close()
 
     def test_nothing_is_left(
         self, transport: Transport, listener: Listener, accepted: list[Connection]
