@@ -138,10 +138,11 @@ def check_counts(text: str, workers: int) -> None:
 
 @pytest.fixture
 def until(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file, until which worker 0 waits before step 8."""
+    """A file, until which worker 0 waits before step 8; two workers begin together."""
     path = tmp_path / "until"
     monkeypatch.setenv("HOLD", "worker 0 8")
     monkeypatch.setenv("UNTIL", str(path))
+    monkeypatch.setenv("TOGETHER", "2")
     return path
 
 
@@ -292,6 +293,7 @@ def test_workers_wait_for_a_coordinator_that_comes_again(
     first = free_range(6)
     hosts = {"worker": [f"127.0.0.1:{first}", f"127.0.0.1:{first + 3}"]}
     monkeypatch.setenv("FLOWRT_CLUSTER", json.dumps(hosts))
+    monkeypatch.setenv("TOGETHER", "4")
     words = ("--nnodes", "2", "--nproc", "1:2", "--max-restarts", 1, SCRIPT, STEPS, tmp_path)
     with ExitStack() as stack:
         monkeypatch.setenv("FLOWRT_TASK", "worker:1")

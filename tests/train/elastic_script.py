@@ -5,7 +5,9 @@ in how many steps each record was, as a part of the state: so it tells what has 
 read. ``EVENTS`` has what this worker does, as JSON: {"kill": step, "raise": step, "lose": step (a peer, it
 seems), "stop": step, "terminate": step, "pause_s": seconds after each step}, by the name of the worker.
 ``HOLD``, "NAME STEP", makes that worker wait before that step until the file ``UNTIL`` is there; meanwhile
-there is a file "held" beside it. Prints a line of JSON for each epoch, and one with the result.
+there is a file "held" beside it. ``TOGETHER`` is the number of workers that wait for one another, by files in
+that directory, before they ask for a place: so the first group has all of them. Prints a line of JSON for
+each epoch, and one with the result.
 """
 
 import json
@@ -25,6 +27,14 @@ STEPS, CHECKPOINT_DIR = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else 
 PLACE = read_place(os.environ)
 NAME = PLACE.name if PLACE is not None else f"rank {os.environ.get('RANK', '0')}"
 EVENTS = json.loads(os.environ.get("EVENTS", "{}")).get(NAME, {})
+
+
+def wait_for_the_others():
+    """However long each of them takes to start. Those that come again find the files of the first time."""
+    folder = Path(os.environ["UNTIL"]).parent
+    (folder / f"{NAME} has started").touch()
+    while len(list(folder.glob("* has started"))) < int(os.environ["TOGETHER"]):
+        time.sleep(0.05)
 
 
 def data():
@@ -125,6 +135,8 @@ def train_in_parts(job):
 
 
 if __name__ == "__main__":
+    if "TOGETHER" in os.environ:
+        wait_for_the_others()
     training = train_in_parts if os.environ.get("KIND") == "parts" else train
     try:
         print(json.dumps(tf.train.run_elastic(training, CHECKPOINT_DIR)), flush=True)
