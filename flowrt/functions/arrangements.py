@@ -37,6 +37,16 @@ def _numbers(value: Any, what: str) -> Any:
     return np.asarray(value, int)
 
 
+def _blocks(what: str, block_shape: Any, name: str, pairs: Any) -> tuple[list[int], list[list[int]]]:
+    """``block_shape``, and ``pairs`` of margins. Raises `InvalidArgumentError` unless each has a pair."""
+    blocks, margins = _numbers(block_shape, what).reshape(-1), _numbers(pairs, what)
+    if margins.size != 2 * blocks.size:
+        raise InvalidArgumentError(
+            f"{what}: expected {name} of {2 * blocks.size} numbers, a pair for each block; got {margins.size}"
+        )
+    return blocks.tolist(), margins.reshape(-1, 2).tolist()
+
+
 def space_to_batch_nd(
     input: TensorLike, block_shape: NumericLike, paddings: NumericLike, name: str | None = None
 ) -> Tensor:
@@ -45,8 +55,7 @@ def space_to_batch_nd(
     ``block_shape`` has one number per spatial axis, ``paddings`` a pair of them; the padded axes must be
     multiples of the block's.
     """
-    blocks = _numbers(block_shape, "space_to_batch").reshape(-1).tolist()
-    margins = _numbers(paddings, "space_to_batch").reshape(-1, 2).tolist()
+    blocks, margins = _blocks("space_to_batch", block_shape, "paddings", paddings)
     count = len(blocks)
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = convert_to_tensor(input)
@@ -74,8 +83,7 @@ def batch_to_space_nd(
     input: TensorLike, block_shape: NumericLike, crops: NumericLike, name: str | None = None
 ) -> Tensor:
     """The inverse of `space_to_batch_nd`, less ``crops``, a pair of numbers per spatial axis."""
-    blocks = _numbers(block_shape, "batch_to_space").reshape(-1).tolist()
-    margins = _numbers(crops, "batch_to_space").reshape(-1, 2).tolist()
+    blocks, margins = _blocks("batch_to_space", block_shape, "crops", crops)
     count = len(blocks)
     with get_default_graph().name_scope(name or "BatchToSpaceND"):
         x = convert_to_tensor(input)

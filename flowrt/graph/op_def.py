@@ -56,7 +56,7 @@ from flowrt.graph.op_facets import (
     Vjp,
 )
 from flowrt.graph.op_help import CallDoc, CallSignature
-from flowrt.graph.shapes import Shape
+from flowrt.graph.shapes import Shape, format_shape
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -230,6 +230,14 @@ class ShapeContext:
         self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
         self.value = value
         """``value(i)``: the known part of input i's value, or None."""
+
+    def check_scalars(self, *inputs: int) -> None:
+        """Raise `InvalidArgumentError` if one of ``inputs``, none after a list of tensors, is no scalar."""
+        for i in inputs:
+            if self.shapes[i] not in (None, ()):
+                raise InvalidArgumentError(
+                    f"{self.op.inputs[i].name}: expected a scalar; got shape {format_shape(self.shapes[i])}"
+                )
 
     def describe(self, specs: Sequence[TensorSpec]) -> list[str]:
         """Dtype and shape of each input, and the value of each host input, truncated to 60 characters."""

@@ -57,3 +57,22 @@ def test_an_operand_has_the_line_of_its_operation():
     total = tf.placeholder(tf.float32, [2]) + 1.0
     assert total.op.inputs[1].op.source == total.op.source
     assert total.op.source.startswith(__file__)
+
+
+NONE = {
+    "batch_to_space": lambda x, none: tf.batch_to_space_nd(x, [2, 2], none),
+    "space_to_batch": lambda x, none: tf.space_to_batch_nd(x, [2, 2], none),
+    "multinomial": lambda x, none: tf.multinomial(x[0, :, :, 0], none),
+    "band_part": lambda x, none: tf.matrix_band_part(x, none, 0),
+    "cumsum": tf.cumsum,
+    "boxes": lambda x, none: tf.image.non_max_suppression(x[0, 0, :, :1] * [[1.0] * 4], x[0, 0, :, 0], none),
+    "range": lambda x, none: tf.range(none),
+    "linspace": lambda x, none: tf.linspace(0.0, 1.0, none),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_an_empty_matrix_in_the_place_of_numbers_is_refused(name):
+    x = tf.zeros([4, 2, 2, 1])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected .*; got (shape \[0, 2\]|0)"):
+        NONE[name](x, tf.zeros([0, 2], tf.int32))

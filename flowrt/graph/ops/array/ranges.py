@@ -33,7 +33,7 @@ from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
 from flowrt.graph.ops.elementwise.arithmetic import add, add_n_op, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import equal, less, where_v2
 from flowrt.graph.partial_value import MAX_ELEMENTS
-from flowrt.graph.shapes import Shape, format_shape, is_static, normalize_axis
+from flowrt.graph.shapes import Shape, is_static, normalize_axis
 from flowrt.graph.typing import NumericLike, TensorLike
 
 # --- range
@@ -53,11 +53,7 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
 
 
 def _range_shape(s: ShapeContext) -> Sequence[Shape]:
-    for i, dims in enumerate(s.shapes):
-        if dims not in (None, ()):
-            raise InvalidArgumentError(
-                f"{s.op.inputs[i].name}: expected a scalar; got shape {format_shape(dims)}"
-            )
+    s.check_scalars(0, 1, 2)
     numbers = [s.value(i) for i in builtins.range(3)]
     return [(None if None in numbers else _range_length(*numbers),)]
 
@@ -148,11 +144,7 @@ def _widest(found: Iterable[DType]) -> DType:
 
 
 def _lin_space_shape(s: ShapeContext) -> Sequence[Shape]:
-    for i in (0, 1):
-        if s.shapes[i] not in (None, ()):
-            raise InvalidArgumentError(
-                f"expected a scalar start and stop; got shape {format_shape(s.shapes[i])}"
-            )
+    s.check_scalars(0, 1, 2)
     count = s.value(2)
     if count is not None and count < 0:
         raise InvalidArgumentError(f"num: expected at least 0; got {count}")

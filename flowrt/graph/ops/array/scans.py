@@ -26,8 +26,9 @@ Scan = Callable[[Any, Any, int, Any], None]
 
 
 def _scan_shape(s: ShapeContext) -> Sequence[Shape]:
+    s.check_scalars(1)
     axis = s.value(1)
-    if s.shapes[0] is not None and isinstance(axis, int):
+    if s.shapes[0] is not None and axis is not None:
         normalize_axis(axis, len(s.shapes[0]))
     return [s.shapes[0]]
 

@@ -225,10 +225,15 @@ def _band_part(xp: Any, input: Any, num_lower: int, num_upper: int, out: Any = N
     return out
 
 
+def _band_part_shape(s: ShapeContext) -> Sequence[Shape]:
+    s.check_scalars(1, 2)
+    return [matrix_shape(s.shapes[0])]
+
+
 matrix_band_part: OpDef[Tensor] = define_op(
     "MatrixBandPart",
     "input: T in NUMERIC | bool, num_lower: host Tindex in INDEX, num_upper: host Tindex -> band: T",
-    shape=lambda s: [matrix_shape(s.shapes[0])],
+    shape=_band_part_shape,
     kernel=_band_part,
     vjp=lambda op, dy: [matrix_band_part(dy, *op.inputs[1:]), None, None],
     jvp=LINEAR,

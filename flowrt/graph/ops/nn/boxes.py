@@ -147,6 +147,7 @@ def _padded(x: Any, length: int) -> Any:
 
 
 def _check(s: ShapeContext) -> None:
+    s.check_scalars(*range(2, len(s.shapes)))
     boxes, scores = s.shapes[:2]
     if boxes is not None and (len(boxes) != 2 or boxes[1] not in (None, 4)):
         raise InvalidArgumentError(f"boxes: expected shape [n, 4]; got {format_shape(boxes)}")

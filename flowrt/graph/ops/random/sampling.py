@@ -100,6 +100,7 @@ def _multinomial(
 
 
 def _multinomial_shape(s: ShapeContext) -> Sequence[Shape]:
+    s.check_scalars(1)
     logits = s.shapes[0]
     if logits is not None and len(logits) != 2:
         raise InvalidArgumentError(f"logits: expected shape [batch, classes]; got {format_shape(logits)}")
