@@ -60,8 +60,9 @@ class LayoutStrategy(Strategy):
 
     ``batch`` names the axis, or axes, by which the first dimension of placeholders and of datasets' elements
     is sharded. ``rules`` map logical axes, as in ``get_variable(axes=["embed", "hidden"])``, to axes of the
-    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018). ``policy`` is the precision of the variables made in
-    the scope.
+    mesh, as Mesh-TensorFlow does (Shazeer et al. 2018): one table may serve many models, so a rule that no
+    variable uses is no error, as in Flax; a warning tells of an axis of the mesh along which nothing is
+    divided. ``policy`` is the precision of the variables made in the scope.
 
     >>> strategy = LayoutStrategy(Mesh([("dp", 2)]), batch="dp", policy=Precision("bfloat16"))
     >>> strategy.num_replicas_in_sync
