@@ -522,7 +522,7 @@ def test_what_needs_a_whole_batch_is_named_not_what_reads_it() -> None:
         h = layers(x, 0, 1)
         return tf.tanh(tf.tanh(tf.py_func(np.sort, [h], tf.float64))) * tf.reduce_sum(h)
 
-    with pytest.raises(InvalidArgumentError, match="'PyFunc' needs a whole batch.* vectorized_map"):
+    with pytest.raises(InvalidArgumentError, match=r"'PyFunc' needs a whole batch.* vectorized_map"):
         step(called, strategy(2))
 
 

@@ -293,8 +293,8 @@ class _Ordering:
             node = nodes[whole]
             found = (
                 f"{name!r} needs a whole batch, of which the micro-batches are computed one after the other: "
-                f"{told}. Compute it of each micro-batch, as vectorized_map does in the place of map_fn, with "
-                "shapes that do not depend on what is fed, or use one micro-batch"
+                f"{told}. Compute it of each micro-batch, as vectorized_map does in the place of map_fn, "
+                "with shapes that do not depend on what is fed, or use one micro-batch"
             )
         return located(node, InvalidArgumentError(f"schedule {self._schedule.name}: {found}"))
 
