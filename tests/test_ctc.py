@@ -107,6 +107,23 @@ def test_a_narrow_beam_searches_in_tensorflows_order(width: int, labels: list[in
     np.testing.assert_allclose(logs[0, 1], score, rtol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("bits", "width", "paths"),
+    [
+        ("010 100", 4, [[1, 0], [1]]),  # two are equal but for the rounding of float32
+        ("0000 0101 0011 0111", 4, [[1, 2], [1]]),
+        ("01000 10110 10100 00111", 7, [[1, 0, 2], [1, 2]]),
+        ("01101 11000 11011 00100 11010 01010 10111", 7, [[1, 0, 3], [1, 0, 2, 3]]),
+    ],
+)
+def test_of_equals_those_are_found_that_tensorflow_finds(bits: str, width: int, paths: Any) -> None:
+    """TensorFlow 1.15, that is; a few of those of 2.21 are others."""
+    logits = np.array([[[int(bit) for bit in row]] for row in bits.split()], np.float32)
+    decoded, _ = tf.nn.ctc_beam_search_decoder(logits, [len(logits)], width, 2, merge_repeated=False)
+    with tf.Session() as session:
+        assert [each.values.tolist() for each in session.run(decoded)] == paths
+
+
 def test_the_greedy_decoder_takes_the_largest_logits() -> None:
     classes = np.array([[1, 1, 3, 1, 0], [0, 0, 3, 2, 2]])
     logits = np.eye(4, dtype=np.float32)[classes.T]
