@@ -72,10 +72,11 @@ def _concat_shape(s: ShapeContext) -> Sequence[Shape]:
     axis = normalize_axis(axis, rank)
     rest: Shape = (None,) * rank
     for part in known:
-        if len(part) != rank or not compatible(rest, (*part[:axis], None, *part[axis + 1 :])):
+        others = (*part[:axis], None, *part[axis + 1 :])
+        if len(part) != rank or not compatible(rest, others):
             given = ", ".join(format_shape(p) for p in s.shapes[:-1])
             raise InvalidArgumentError(f"expected equal shapes except along axis {axis}; got {given}")
-        rest = merge(rest, (*part[:axis], None, *part[axis + 1 :]))
+        rest = merge(rest, others)
     assert rest is not None
     sizes = [None if part is None else part[axis] for part in parts]
     total = None if None in sizes else sum(sizes)  # type: ignore[arg-type]
@@ -194,6 +195,10 @@ concat_offset_op: OpDef[list[Tensor]] = define_op(
 
 
 @takes_composites
+def _rank(axis: Any) -> int | None:
+    return axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
+
+
 def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     """``values`` joined along ``axis``.
 
@@ -215,8 +220,7 @@ def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     items = list(values) if isinstance(values, (list, tuple)) else [values]
     if not items:
         raise misuse("concat: expected at least one value; got none")
-    rank = axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
-    if rank not in (None, 0):
+    if type(axis) is not int and _rank(axis) not in (None, 0):
         raise misuse(
             f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
         )
