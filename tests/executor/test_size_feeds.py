@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.executor.plan import size_feeds
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.size_feeds import MAX_PLANS, RUNS_BEFORE_COMPILING, num_unknown
+from flowrt.executor.session.local_runtime import LocalRuntime
+from tests.executor.test_concurrency import in_threads
 
 STEADY = RUNS_BEFORE_COMPILING
 
@@ -120,3 +123,59 @@ def test_wrong_sizes_are_one_error_however_often_they_come() -> None:
             with pytest.raises(tf.errors.InvalidArgumentError, match="Reshape"):
                 session.run(y, {x: np.ones(12, np.float32), size: 5})
         assert session.run(y, {x: np.ones(12, np.float32), size: 1}).tolist() == [24.0]
+
+
+def test_memory_that_was_short_once_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, size, y = _rows()
+    new_plan = LocalRuntime._new_plan
+
+    def no_memory(*arguments: Any) -> Plan:
+        raise tf.errors.ResourceExhaustedError(None, None, "no memory")
+
+    with tf.Session() as session:
+        for run in range(2 * STEADY):
+            is_first_try = 0 < run < STEADY
+            monkeypatch.setattr(LocalRuntime, "_new_plan", no_memory if is_first_try else new_plan)
+            assert session.run(y, {x: np.ones(12, np.float32), size: 3}).tolist() == [8.0] * 3
+            assert len(sized_plans(session)) == (run == 2 * STEADY - 1)
+
+
+def test_a_value_that_is_refused_does_not_end_the_plans_of_others() -> None:
+    x, size, y = _rows()
+    value = np.ones(12, np.float32)
+    with tf.Session() as session:
+        for n in [3] * STEADY:
+            session.run(y, {x: value, size: n})
+        for n in [5] * STEADY:
+            with pytest.raises(tf.errors.InvalidArgumentError, match="Reshape"):
+                session.run(y, {x: value, size: n})
+        (plan,) = sized_plans(session)
+        runs: list[Plan] = []
+        run_straight = Plan.run_straight
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Plan, "run_straight", lambda p, feeds: runs.append(p) or run_straight(p, feeds))
+            session.run(y, {x: value, size: 3})
+        assert runs == [plan]
+
+
+def test_threads_compile_a_plan_for_a_value_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that run the same step on two sizes, in turns of their own, get right results."""
+    x, size, y = _rows()
+    compiled: list[size_feeds.Values] = []
+    compile_sized = size_feeds.SizeFeeds.compile
+
+    def compile_counted(self: Any, values: size_feeds.Values) -> Any:
+        compiled.append(values)
+        return compile_sized(self, values)
+
+    monkeypatch.setattr(size_feeds.SizeFeeds, "compile", compile_counted)
+    with tf.Session() as session:
+
+        def work(number: int) -> None:
+            for n in np.repeat([3, 4, *np.random.default_rng(number).choice([3, 4], 40)], STEADY):
+                value = np.full(12, number, np.float32)
+                assert session.run(y, {x: value, size: n}).tolist() == [24.0 * number / n] * n
+
+        in_threads(work)
+        work(0)  # undisturbed
+        assert len(sized_plans(session)) == len(compiled) == 2

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar, final
 
 from flowrt import dtypes
+from flowrt.errors import OpError
 from flowrt.graph.construction.constant import KNOWN
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect, PartialValue
@@ -29,8 +30,8 @@ MAX_ELEMENTS = 8
 """Maximum number of elements of such a feed: a number, or a shape. Longer ones are data."""
 
 RUNS_BEFORE_COMPILING = 3
-"""The run in a row with the same values that compiles a plan for them. A value that is new in each run, such
-as the number of the step, compiles none.
+"""Runs in a row with the same values, the last of which compiles a plan for them. A value that is new in each
+run, such as the number of the step, compiles none.
 """
 
 MAX_PLANS = 4
@@ -42,7 +43,7 @@ as for other shapes. A full batch and an epoch's last one are two.
 @final
 class SizeFeeds(Generic[P]):
     """The feeds at ``positions`` of a plan, and how often runs have repeated their values. ``make(values)``
-    compiles a plan for certain ones; None if that is no better.
+    makes a plan for certain ones, or None if that is no better.
     """
 
     def __init__(self, positions: Sequence[int], make: Callable[[Values], P | None]) -> None:
@@ -56,14 +57,27 @@ class SizeFeeds(Generic[P]):
         return tuple([as_host_value(arrays[position]) for position in self._positions])
 
     def are_steady(self, values: Values) -> bool:
-        """Count a run with ``values`` of the plan for all values. Whether to compile one for these: True at
-        most `MAX_PLANS` times.
+        """Count a run with ``values`` of the plan for all values. Whether to compile one for these: after
+        every `RUNS_BEFORE_COMPILING` runs in a row, as long as `compile` may be called. Threads may count a
+        run too few of each other's.
         """
-        self._repeats = self._repeats + 1 if values == self._last else 1
+        self._repeats = repeats = self._repeats + 1 if values == self._last else 1
         self._last = values
-        is_due = self._repeats == RUNS_BEFORE_COMPILING and self._plans_left > 0
-        self._plans_left -= is_due
-        return is_due
+        return repeats % RUNS_BEFORE_COMPILING == 0 and self._plans_left > 0
+
+    def compile(self, values: Values) -> P | None:
+        """A plan for ``values``, at most `MAX_PLANS` times. None if it is no better, and then there will be
+        none for other values; if an operation, which may be one that never runs, refuses these; or if memory
+        is short.
+        """
+        self._plans_left -= 1
+        try:
+            plan = self.make(values)
+        except OpError:
+            return None
+        if plan is None:
+            self._plans_left = 0
+        return plan
 
 
 def find_size_feeds(step: Subgraph) -> list[int]:

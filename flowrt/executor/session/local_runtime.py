@@ -20,7 +20,7 @@ from flowrt.device.device_kinds import reasons
 from flowrt.device.host.host_blas import limit_blas_threads, shorten_blas_spins
 from flowrt.device.llvm.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
-from flowrt.errors import FailedPreconditionError, OpError
+from flowrt.errors import FailedPreconditionError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.ends.feeds import Array, GpuFeed, bring
 from flowrt.executor.ends.fetches import Fetches
@@ -146,17 +146,14 @@ class LocalRuntime:
         self, asked: StepRequest, positions: Sequence[int], before: int, values: Values
     ) -> Plan | None:
         """The plan of ``asked`` for certain ``values`` of the feeds at ``positions``. None if as many shapes
-        as ``before`` are unknown then, or if an operation, which may be one that never runs, refuses them.
+        as ``before`` are unknown then. Raises as `compile`.
         """
         fuses = self._jit is Jit.EAGER
-        try:
-            step = with_known_feeds(extract(*asked), positions, values)
-            placed = compile_step(step, self._options(fuses))
-            if num_unknown(placed) >= before:
-                return None
-            plan = self._new_plan(placed, self._options(fuses))
-        except OpError:
+        step = with_known_feeds(extract(*asked), positions, values)
+        placed = compile_step(step, self._options(fuses))
+        if num_unknown(placed) >= before:
             return None
+        plan = self._new_plan(placed, self._options(fuses))
         self._add_next_tier(plan)
         return plan
 

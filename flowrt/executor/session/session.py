@@ -263,14 +263,13 @@ class BaseSession(InNotebook):
         """The plan for ``values`` of the feeds that decide shapes, if there is one, or runs have repeated
         them; else ``plan``, which is for all values.
         """
-        found = request.sized.get((size_feeds, values))
+        key = size_feeds, values
+        found = request.sized.get(key)
         if found is None and size_feeds.are_steady(values):
             with self._lock, paused_collector():
-                found = size_feeds.make(values)
-                if found is None:
-                    plan.size_feeds = None
-                else:
-                    request.sized[size_feeds, values] = found
+                found = request.sized.get(key) or size_feeds.compile(values)  # another thread may have it
+                if found is not None:
+                    request.sized[key] = found
                     plan.let_go()
                     LOGGER.info("%s: compiled the step again, for fed sizes %s", user_line(), values)
         return plan if found is None else found
