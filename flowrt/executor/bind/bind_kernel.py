@@ -11,12 +11,15 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.device.device import Device
 from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import sized_call
+from flowrt.executor.kernels.split_call import split_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.construction.constant import const
@@ -145,17 +148,20 @@ class KernelBinder:
             own["state"] = self._resource(node)
         if node.op.takes_workspace and self._backend.workspace is not None:
             own["workspace"] = self._backend.workspace
-        is_buffer = bool(writes) and writes[0].slot is None
-        if is_buffer:
-            is_one = len(writes) == 1 and not node.op.outputs[0].is_list
-            out = writes[0].value if is_one else tuple([place.value for place in writes])
+        if own:
+            function = functools.partial(function, **own)
+        if writes and writes[0].slot is None:
+            arrays = [place.value for place in writes]
+            split = None
+            if self._xp is np and self._device.executor.computes:
+                split = split_call(node, self._specs(node), function, arguments, arrays)
+            if split is not None:
+                return Call(split)
+            out = arrays[0] if len(writes) == 1 and not node.op.outputs[0].is_list else tuple(arrays)
             if isinstance(node.op.kernel, Ufunc):
                 arguments = *arguments, out
             else:
-                own["out"] = out
-        if own:
-            function = functools.partial(function, **own)
-        if is_buffer:
+                function = functools.partial(function, out=out)
             return self._call(node, function, arguments, ())
         if not self._device.is_asynchronous:
             function = sized_call(node, function, self._device.empty)

@@ -1,6 +1,7 @@
 """Compiled loops and library calls that replace an op's kernel.
 
 sized_call                     kernels with large outputs or of unknown size: memory from the pool
+split_call                     kernels on large arrays, in parts that threads share
 loop_layout, loop_operands     memory layout of a loop's arrays; operands of the loop
 fused_program, fused_kernel    a fusion group -> scalar program -> callable
 update_kernel                  variable updates: one pass over memory for all of an optimizer's
