@@ -54,6 +54,7 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("lenet_sgd", "step"): (_tf(lenet_limit()),),
     ("lstm_while_train", "step"): (_tf(0.65), _jax(0.8)),
     ("lstm_tensor_array", "step"): (_tf(0.65),),
+    ("lstm_fed_rows", "step"): (_tf(1.1),),
     ("gpt_adam", "first_step"): (_tf(1.0),),
     ("gpt_adam", "step"): (Bar(1.0, ("torch", "torch_compile")),),
     ("resnet20_momentum", "step"): (_tf(1.0),),

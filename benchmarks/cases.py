@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import inputs
-from benchmarks.inputs import Gpt, floats
+from benchmarks.inputs import Gpt, digits, floats
 from benchmarks.timing import Outcome, median_s, timed, timed_from_first
 
 
@@ -226,6 +226,44 @@ def lstm_tensor_array(tf: Any) -> Outcome:
     return timed(step, "step")
 
 
+def lstm_fed_rows(tf: Any) -> Outcome:
+    """A training step of an LSTM over sampled neighbours, as GraphSAGE has it: ``dynamic_rnn`` over as many
+    rows as the script feeds as a number, of different lengths.
+    """
+    graph, net = tf.Graph(), inputs.Sampled
+    with graph.as_default():
+        neighbours, rows = tf.placeholder(tf.int32, [None]), tf.placeholder(tf.int32, [])
+        weights, bias = map(tf.Variable, inputs.lstm_parameters(net.cells))
+        features = tf.Variable(floats(net.nodes, net.cells))
+        x = tf.reshape(tf.gather(features, neighbours), tf.stack([rows, net.samples, net.cells]))
+        x.set_shape([None, net.samples, net.cells])
+        cell = _Cell(tf, net.cells, weights, bias)
+        length = tf.fill(tf.stack([rows]), net.samples) - tf.cast(tf.range(rows) % 3, tf.int32)
+        outputs, _ = tf.nn.dynamic_rnn(
+            cell, x, sequence_length=length, initial_state=cell.zero_state(rows, tf.float32)
+        )
+        loss = tf.reduce_mean(tf.square(outputs))
+        feed = {neighbours: digits(net.rows * net.samples, below=net.nodes), rows: net.rows}
+        step = _training_step(tf, graph, tf.train.GradientDescentOptimizer(1e-2), loss, feed)
+    return timed(step, "step")
+
+
+class _Cell:
+    """A cell for ``dynamic_rnn``, of which TensorFlow 2.21 has none."""
+
+    def __init__(self, tf: Any, cells: int, weights: Any, bias: Any) -> None:
+        self._tf, self._weights, self._bias = tf, weights, bias
+        self.output_size, self.state_size = cells, (cells, cells)
+
+    def zero_state(self, rows: Any, dtype: Any) -> Any:
+        zeros = self._tf.zeros(self._tf.stack([rows, self.output_size]), dtype)
+        return zeros, zeros
+
+    def __call__(self, x: Any, state: Any, scope: Any = None) -> Any:
+        c, h = _lstm(self._tf, x, *state, self._weights, self._bias)
+        return h, (c, h)
+
+
 def _lstm(tf: Any, x: Any, c: Any, h: Any, weights: Any, bias: Any) -> tuple[Any, Any]:
     """The next ``c`` and ``h``."""
     i, j, f, o = tf.split(tf.matmul(tf.concat([x, h], 1), weights) + bias, 4, 1)
@@ -329,6 +367,7 @@ CASES: dict[str, Callable[[Any], Outcome]] = {
         lenet_sgd,
         lstm_while_train,
         lstm_tensor_array,
+        lstm_fed_rows,
         gpt_adam,
         gelu_sum_16m,
         softmax_short_rows,

@@ -20,6 +20,12 @@ SQUARE = 2048
 ROWS = (10_000, 60)  # of a softmax
 
 
+class Sampled:
+    """Ten sampled neighbours of each of 512 nodes, of 5,000 in all, with 64 features."""
+
+    rows, samples, nodes, cells = 512, 10, 5_000, 64
+
+
 class Gpt:
     """A decoder: 8 x 128 tokens of 256 symbols, 4 layers of 256 with 4 heads."""
 
@@ -52,9 +58,9 @@ def lenet_parameters() -> list[Any]:
     return [floats(*s, scale=0.1) for s in KERNELS] + [floats(*s, scale=0.02) for s in DENSE]
 
 
-def lstm_parameters() -> list[Any]:
+def lstm_parameters(cells: int = CELLS) -> list[Any]:
     """Weights of input and state to the four gates, and their bias."""
-    return [floats(2 * CELLS, 4 * CELLS, scale=0.02), np.zeros(4 * CELLS, np.float32)]
+    return [floats(2 * cells, 4 * cells, scale=0.02), np.zeros(4 * cells, np.float32)]
 
 
 def gpt_parameters() -> dict[str, Any]:
