@@ -13,6 +13,7 @@ import pytest
 import flowrt as tf
 from flowrt.device.host import shared_calls
 from flowrt.device.host.shared_calls import run_shared
+from flowrt.executor.bind import bind_kernel
 from flowrt.executor.kernels import split_call
 from tests.executor.test_verified_programs import UserProgram, check
 
@@ -35,7 +36,7 @@ def parts(monkeypatch: pytest.MonkeyPatch) -> Counted:
         run_shared(calls)
 
     monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr(split_call, "MIN_BYTES", 0)
+    monkeypatch.setattr(bind_kernel, "MIN_BYTES", 0)
     monkeypatch.setattr(split_call, "num_threads", lambda: 3)
     monkeypatch.setattr(shared_calls, "num_threads", lambda: 3)
     monkeypatch.setattr(split_call, "run_shared", run)

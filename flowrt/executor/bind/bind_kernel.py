@@ -19,7 +19,7 @@ from flowrt.executor.analysis.cost import node_seconds
 from flowrt.executor.kernels.device_backends import backend_of
 from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.kernels.sized_call import sized_call
-from flowrt.executor.kernels.split_call import split_call
+from flowrt.executor.kernels.split_call import MIN_BYTES, split_call
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.instruction import Action, Call
 from flowrt.graph.construction.constant import const
@@ -45,6 +45,7 @@ class KernelBinder:
         self._device, self._subgraph, self._registers = device, subgraph, registers
         self._resource, self._has_loops = resource, has_loops
         self._xp, self._backend = device.xp, backend_of(device)
+        self._is_numpy = device.xp is np and device.executor.computes
         self.compiles_control = has_loops and self._backend.compiles_control
         """Whether loops and branches over small tensors become machine code."""
 
@@ -153,7 +154,7 @@ class KernelBinder:
         if writes and writes[0].slot is None:
             arrays = [place.value for place in writes]
             split = None
-            if self._xp is np and self._device.executor.computes:
+            if self._is_numpy and max(array.nbytes for array in arrays) >= MIN_BYTES:
                 split = split_call(node, self._specs(node), function, arguments, arrays)
             if split is not None:
                 return Call(split)

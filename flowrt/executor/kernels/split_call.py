@@ -28,8 +28,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Call: TypeAlias = Callable[[], object]
 
 MIN_BYTES = 2 << 20
-"""Minimum size of the largest result. A sum of two arrays takes 0.2 ms then, and half of that is worth the
-50 us that it takes to wake a thread.
+"""Minimum size of the largest result of a call to split. A sum of two arrays takes 0.2 ms then, and half of
+that is worth the 50 us that it takes to wake a thread.
 """
 
 PART_BYTES = 1 << 20
@@ -41,17 +41,17 @@ def split_call(
     outs: Sequence[Array],
 ) -> Call | None:  # fmt: skip
     """A call of ``function`` in parts: ``node``'s own kernel, for inputs of ``specs``, with ``arguments`` and
-    ``outs`` in memory that stays. Raises the errors of the whole call. None if it is small, if its parts may
-    depend on each other, or if ``function`` is a library's kernel, which has threads of its own.
+    ``outs`` in memory that stays. Raises the errors of the whole call. None if its parts may depend on each
+    other, or if ``function`` is a library's kernel, which has threads of its own.
     """
-    largest, threads = max(outs, key=lambda out: out.nbytes), num_threads()
-    if threads < 2 or largest.nbytes < MIN_BYTES or not _is_separable(node.op, function):
+    threads = num_threads()
+    if threads < 2 or not _is_separable(node.op, function):
         return None
     dims = _dims_of_rows(node, specs, arguments, len(outs))
     if dims is None or not _are_apart(_flat(arguments), outs):
         return None
-    rows = len(largest)
-    n_parts = min(rows, max(2 * threads, largest.nbytes // PART_BYTES))
+    rows = len(outs[0])
+    n_parts = min(rows, max(2 * threads, max(out.nbytes for out in outs) // PART_BYTES))
     bounds = [rows * part // n_parts for part in range(n_parts + 1)]
     parts = [
         _bound(node.op, function, _cut(node.op, arguments, dims, part), [out[part] for out in outs])
