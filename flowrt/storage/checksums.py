@@ -4,6 +4,7 @@ instruction, 10 GB/s.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _DELTA = 0xA282EAD8
@@ -15,9 +16,14 @@ def crc32c(data: Any, crc: int = 0) -> int:
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'
     """
+    return loaded_crc32c()(data, crc)
+
+
+def loaded_crc32c() -> Callable[..., int]:
+    """The library's own `crc32c`, for a loop over small buffers: loading it again takes longer than a call."""
     import crc32c as library  # not before a file needs it
 
-    return library.crc32c(data, crc)
+    return library.crc32c
 
 
 def masked_crc32c(data: Any) -> int:

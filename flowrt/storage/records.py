@@ -21,7 +21,7 @@ from contextlib import closing
 from typing import IO, Any, Protocol
 
 from flowrt.errors import DataLossError, InvalidArgumentError
-from flowrt.storage.checksums import masked_crc32c
+from flowrt.storage.checksums import loaded_crc32c, mask, masked_crc32c
 from flowrt.storage.durable_files import typed_os_errors
 
 _HEAD = struct.Struct("<QI")
@@ -52,39 +52,44 @@ def decode_records(
     Raises `DataLossError` at a record that is damaged or incomplete, after all records before it; the error
     calls the file ``name``. Memory is bounded by the file's size, also for an invalid length field.
     """
-    read, offset = file.read, 0
+    read, crc32c, offset = file.read, loaded_crc32c(), 0
     while size is None or offset < size:
         end = offset + _HEAD.size
         head = read(_HEAD.size) if size is None or end <= size or reaches(end) else b""
         if not head and size is None:
             return
-        _expect(head, _HEAD.size, name, offset, size, offset)
+        if len(head) < _HEAD.size:
+            raise _incomplete(head, _HEAD.size, name, offset, size, offset)
         length, crc = _HEAD.unpack(head)
-        _check(head[:8], crc, name, offset, "length")
+        if mask(crc32c(head[:8])) != crc:
+            raise _damaged(head[:8], crc, name, offset, "length")
         end += length + _CRC.size
         body = read(length + _CRC.size) if size is None or end <= size or reaches(end) else b""
-        _expect(body, length + _CRC.size, name, offset, size, offset + _HEAD.size)
+        if len(body) < length + _CRC.size:
+            raise _incomplete(body, length + _CRC.size, name, offset, size, offset + _HEAD.size)
         payload = body[:length]
-        _check(payload, _CRC.unpack_from(body, length)[0], name, offset, "payload")
+        (crc,) = _CRC.unpack_from(body, length)
+        if mask(crc32c(payload)) != crc:
+            raise _damaged(payload, crc, name, offset, "payload")
         yield offset, payload
         offset = end
 
 
-def _expect(data: bytes, wanted: int, name: str, record: int, size: int | None, start: int) -> None:
-    if len(data) < wanted:
-        got = len(data) if size is None else max(0, size - start)
-        raise DataLossError(
-            f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(wanted, got)}. "
-            "Its writer is still running or was killed; all earlier records are intact."
-        )
+def _incomplete(
+    data: bytes, wanted: int, name: str, record: int, size: int | None, start: int
+) -> DataLossError:
+    got = len(data) if size is None else max(0, size - start)
+    return DataLossError(
+        f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(wanted, got)}. "
+        "Its writer is still running or was killed; all earlier records are intact."
+    )
 
 
-def _check(data: bytes, expected: int, name: str, record: int, part: str) -> None:
-    if expected != (actual := masked_crc32c(data)):
-        raise DataLossError(
-            f"{name}: damaged record at byte {record}: "
-            f"expected {part} checksum {expected:#010x}; got {actual:#010x}"
-        )
+def _damaged(data: bytes, expected: int, name: str, record: int, part: str) -> DataLossError:
+    return DataLossError(
+        f"{name}: damaged record at byte {record}: "
+        f"expected {part} checksum {expected:#010x}; got {masked_crc32c(data):#010x}"
+    )
 
 
 def read_records(path: str, compression: str = "") -> Iterator[bytes]:
