@@ -63,14 +63,12 @@ def calls(tf):
                 }
             )
             for kind in ("max", "avg"):
-                for size, given in ((1, line), (2, picture), (3, volume)):
-                    if size == 3:
-                        given = np.float32(given)
-                    name = f"{kind}_pool{'' if size == 2 else f'{size}d'}"
+                for size, suffix, given in ((1, "1d", line), (2, "", picture), (3, "3d", np.float32(volume))):
                     ones = [3] if size == 1 else [1, *[3, 2, 2][:size], 1]
                     steps = [stride] if size == 1 else [1, *[stride] * size, 1]
-                    found[f"{name}_{key}"] = (
-                        lambda t, n=name, k=ones, s=steps, p=padding: getattr(nn, n)(t, k, s, p),
+                    function = getattr(nn, f"{kind}_pool{suffix}")
+                    found[f"{kind}_pool{suffix}_{key}"] = (
+                        lambda t, f=function, k=ones, s=steps, p=padding: f(t, k, s, p),
                         given,
                     )
     for name in (

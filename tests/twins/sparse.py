@@ -85,4 +85,12 @@ def results(tf):
             sums += tf.gradients(whole * weights, [fed.values])
         for i, value in enumerate(session.run([dense, empty, slope, *sums], {fed: given})):
             found[f"dense{i}"] = value
+        gathered = tf.sparse.SparseConditionalAccumulator(tf.float64, [5, 2])
+        for rows, step in (([0, 2, 4], 0), ([2, 3], 0), ([0, 2], 1)):
+            slices = tf.IndexedSlices(tf.constant(rng.standard_normal((len(rows), 2))), rows, [5, 2])
+            session.run(gathered.apply_indexed_slices_grad(slices, step))
+        mean = session.run(gathered.take_indexed_slices_grad(3))
+        found.update({"gathered_values": mean.values, "gathered_indices": mean.indices})
+        session.run(gathered.apply_indexed_slices_grad(slices, 0))  # too late: the mean was taken
+        found["gathered_count"] = session.run(gathered.num_accumulated())
     return found
