@@ -20,7 +20,7 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def loaded_crc32c() -> Callable[..., int]:
-    """The library's own `crc32c`, for a loop over small buffers: loading it again takes longer than a call."""
+    """The library's own `crc32c`, for loops over small buffers: to look it up takes as long as a call."""
     import crc32c as library  # not before a file needs it
 
     return library.crc32c

@@ -61,17 +61,15 @@ def _shapes_and_bounds(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _gamma_op(
-    name: str, kernel: Any, samples: Samples, doc: str, inputs: str = "a, x", **rules: Any
+    name: str,
+    kernel: Any,
+    samples: Samples,
+    doc: str,
+    signature: str = "a: T in float32 | float64, x: T -> z: T",
+    **rules: Any,
 ) -> OpDef[Tensor]:
-    first, second = inputs.split(", ")
     return elementwise_op(
-        name,
-        f"{first}: T in float32 | float64, {second}: T -> z: T",
-        kernel=_blockwise(kernel),
-        narrows=False,
-        samples=samples,
-        doc=doc,
-        **rules,
+        name, signature, kernel=_blockwise(kernel), narrows=False, samples=samples, doc=doc, **rules
     )
 
 
@@ -112,7 +110,7 @@ random_gamma_grad: OpDef[Tensor] = _gamma_op(
     incomplete_kernels.random_gamma_grad,
     lambda rng: (s._replace(differentiable=False) for s in _shapes_and_bounds(rng)),
     "The derivative by alpha of ``sample``, a value drawn from the gamma distribution of shape alpha.",
-    inputs="alpha, sample",
+    signature="alpha: T in float32 | float64, sample: T -> output: T",
     vjp=_no_second_derivative,
 )
 

@@ -317,7 +317,7 @@ def _texts(components: Sequence[tuple[DType, Shape]]) -> str:
 
 iterator_from_string_handle_op: OpDef[Tensor] = define_op(
     "IteratorFromStringHandleV2",
-    "string_handle: string -> handle: resource",
+    "string_handle: string -> resource_handle: resource",
     attrs=_ELEMENT,
     shape=_handle_of_string,
     kernel=_from_string,
