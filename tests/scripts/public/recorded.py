@@ -466,11 +466,11 @@ def run(program: Program, clone: Path, record: Record, seconds: float) -> None:
     is_module, is_ours = first.startswith("-m"), first.startswith("@")
     file = HERE / first[1:] if is_ours else (clone / first).resolve()
     folder = clone if is_module or is_ours else file.parent
-    os.chdir(folder)
     sys.argv = [first, *words]
     sys.path[:1] = [str(folder), str(clone), str(clone / "src"), str(clone.parent)]  # where a program finds its packages
     sys.path.append(str(HERE))  # where our models find `made_data`
     try:
+        os.chdir(folder)
         if is_module:
             runpy.run_module(first[2:], run_name="__main__", alter_sys=True)
         else:
