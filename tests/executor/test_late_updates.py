@@ -153,3 +153,14 @@ def test_a_gradient_of_another_shape_than_was_known_changes_nothing() -> None:
         execute(Updates(updates))
     assert caught.value.op == "add1"
     assert [variable.array.tolist() for variable in variables] == [[0.0] * 3] * 2
+
+
+def test_a_variable_of_any_shape_is_written_where_it_is() -> None:
+    """Its memory is new with each value: a loop would go on writing that of the first one."""
+    count = tf.Variable(0, validate_shape=False, trainable=False)
+    step = count.assign(count + 1, read_value=False)
+    with initialized() as session:
+        for expected in range(1, 4):
+            session.run(step)
+            session.run(count)  # keeps the array, so that the next one is elsewhere
+            assert session.run(count) == expected

@@ -1,8 +1,8 @@
 """Operations that write variables of a GPU, such as an optimizer's update, as one kernel.
 
-The variables' memory is fixed for the session's lifetime, so the kernel is bound to it once. As in the
-operation's own kernel, all variables are locked meanwhile, in a fixed order, and all that are read must be
-initialized.
+The memory of a variable of static shape is fixed for the session's lifetime, so the kernel is bound to it
+once. As in the operation's own kernel, all variables are locked meanwhile, in a fixed order, and all that are
+read must be initialized.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callabl
     variables = [a for a in arguments if isinstance(a, VariableResource)]
     arrays = [array_of(a) for a in arguments]
     if not all(isinstance(a, xp.ndarray) and a.dtype.name in DTYPES for a in arrays):
+        return None
+    if not all(variable.is_pinned for variable in variables):
         return None
     rest = [a for a in arguments if not isinstance(a, VariableResource)]
     if any(xp.may_share_memory(a, v.array) for a in rest for v in variables):

@@ -1,7 +1,8 @@
 """Compiled loops of operations that write variables: an optimizer's updates in one pass over memory.
 
-The variables' memory is fixed for the session's lifetime, so the loops are bound to it once. The same loop
-updates a variable's copies on all devices, so they stay equal to the last bit.
+The memory of a variable of static shape is fixed for the session's lifetime, so the loops are bound to it
+once; other variables have no loops. The same loop updates a variable's copies on all devices, so they stay
+equal to the last bit.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from flowrt.loops.loop_program import LoopBuilder, LoopProgram, LoopValue
 def update_of(node: Node, arguments: Sequence[Any], registers: list[Any]) -> Update | None:
     """The update of ``node``, with inputs variables, arrays or `LateArray`s; None if no loop supports it."""
     variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
+    if not all(variable.is_pinned for variable in variables):
+        return None
     arrays = tuple([a for a in arguments if isinstance(a, np.ndarray)])
     values = [a.stand_in if isinstance(a, LateArray) else array_of(a) for a in arguments]
     written = Ranges([bounds(variable.array) for variable in variables])
