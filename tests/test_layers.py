@@ -418,9 +418,9 @@ def _reached(name: str, edges: dict[str, set[str]]) -> set[str]:
 ROOM_ORDER: dict[str, tuple[str, ...]] = {
     "device": ("loops", "llvm", "", "host", "onednn", "cuda", "local_devices"),
     "graph": (
-        "", "collectives", "layouts", "pipeline", "messages", "construction", "resources",
+        "", "collectives", "layouts", "pipeline", "messages", "construction", "resources", "trees",
         "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.ragged", "ops.lists", "ops.state",
-        "derivatives", "ops.linalg", "ops.random", "ops.nn", "ops.collective",
+        "derivatives", "ops.linalg", "ops.random", "ops.nn", "ops.collective", "ops.trees",
         "passes.prepare", "passes.optimise", "functions", "text", "ops.surface",
         "passes.placement", "passes.collective", "passes.fusion", "passes",
     ),

@@ -12,6 +12,7 @@ inputs                functions of arrays that give features and labels; parsing
 heads                 classes and numbers: predictions, losses, metrics
 parts                 linear and deep models over feature columns
 canned                ready estimators of them
+boosted_trees         ready estimators of boosted trees; boosted_model: their graph; boosted_features: columns
 tpu                   estimators of programs that may use TPUs, without them
 """
 
@@ -20,6 +21,9 @@ from flowrt.estimator import export as export
 from flowrt.estimator import inputs as inputs
 from flowrt.estimator import tpu as tpu
 from flowrt.estimator.added_metrics import add_metrics as add_metrics
+from flowrt.estimator.boosted_trees import BoostedTreesClassifier as BoostedTreesClassifier
+from flowrt.estimator.boosted_trees import BoostedTreesEstimator as BoostedTreesEstimator
+from flowrt.estimator.boosted_trees import BoostedTreesRegressor as BoostedTreesRegressor
 from flowrt.estimator.canned import BaselineClassifier as BaselineClassifier
 from flowrt.estimator.canned import BaselineEstimator as BaselineEstimator
 from flowrt.estimator.canned import BaselineRegressor as BaselineRegressor

@@ -5,6 +5,9 @@ from flowrt.estimator import experimental as experimental
 from flowrt.estimator import inputs as inputs
 from flowrt.estimator import tpu as tpu
 from flowrt.estimator.added_metrics import add_metrics as add_metrics
+from flowrt.estimator.boosted_trees import BoostedTreesClassifier as BoostedTreesClassifier
+from flowrt.estimator.boosted_trees import BoostedTreesEstimator as BoostedTreesEstimator
+from flowrt.estimator.boosted_trees import BoostedTreesRegressor as BoostedTreesRegressor
 from flowrt.estimator.canned import BaselineClassifier as BaselineClassifier
 from flowrt.estimator.canned import BaselineEstimator as BaselineEstimator
 from flowrt.estimator.canned import BaselineRegressor as BaselineRegressor

@@ -132,7 +132,7 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
     def num_buckets(self) -> int:
         return math.prod(self.variable_shape)
 
-    def _buckets(self, batch: Batch) -> Tensor:
+    def buckets(self, batch: Batch) -> Tensor:
         """The bucket of each number, [batch, *shape], from 0 on."""
         numbers = self.source_column.dense(batch, trainable=False)
         limits = convert_to_tensor(self.boundaries, float32)
@@ -140,11 +140,11 @@ class BucketizedColumn(DenseColumn, CategoricalColumn):
         return reshape(found, shape(numbers))
 
     def dense(self, batch: Batch, trainable: bool) -> Tensor:
-        return one_hot(self._buckets(batch), len(self.boundaries) + 1)
+        return one_hot(self.buckets(batch), len(self.boundaries) + 1)
 
     def categories(self, batch: Batch) -> Ids:
         count = math.prod(self.source_column.shape)
-        buckets = reshape(self._buckets(batch), [-1, count])
+        buckets = reshape(self.buckets(batch), [-1, count])
         rows, places = meshgrid(range(shape(buckets)[0]), range(count), indexing="ij")
         flat = [reshape(cast(each, int64), [-1]) for each in (rows, places)]
         ids = reshape(buckets, [-1]) + (len(self.boundaries) + 1) * flat[1]

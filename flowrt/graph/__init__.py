@@ -25,6 +25,7 @@ Subpackages:
     layouts        layouts of tensors over a mesh of devices
     pipeline       schedules of pipelines: orders of actions, as data
     resources      run-time state behind handles
+    trees          decision trees as arrays
     messages       nodes and tensors as protobuf; text: the text form
 
 Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes query

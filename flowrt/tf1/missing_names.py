@@ -22,14 +22,13 @@ this part of Keras is not supported. Instead: keras.Model, estimator.Estimator w
     keras.wrappers keras.experimental keras.mixed_precision
     keras.utils.multi_gpu_model
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
-    estimator.BoostedTreesClassifier estimator.BoostedTreesRegressor estimator.BoostedTreesEstimator
     estimator.MultiLabelHead estimator.MultiHead estimator.LogisticRegressionHead
     estimator.PoissonRegressionHead estimator.VocabInfo contrib.estimator.multi_label_head
     contrib.estimator.multi_head contrib.estimator.logistic_regression_head
     contrib.estimator.poisson_regression_head contrib.estimator.RNNClassifier
     contrib.estimator.RNNEstimator
     contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
-there are no forests and boosted trees. Instead: scikit-learn's, or estimator.DNNClassifier
+there are no such trees. Instead: estimator.BoostedTreesClassifier, or scikit-learn's forests
     contrib.tensor_forest contrib.boosted_trees
 this factorization is not supported. Instead: contrib.factorization.KMeans, or estimator.Estimator
     contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm

@@ -197,6 +197,10 @@ WITHOUT_RULE = {
         "SetSize", "SparseReshape", "SparseToDense", "SparseToSparseSetOperation", "Unique",
         "UniqueWithCounts", "Where",
     },
+    "of whole trees, on the host": {
+        "BoostedTreesContributions", "BoostedTreesGrowLayer", "BoostedTreesLayerStatistics",
+        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "QuantileBuckets",
+    },
     "all dimensions together": {"Diag", "DiagPart"},
     "made when layouts have been lowered": {"GatherTogether", "TakeApart"},
     "gone once shapes are known": {"EnsureShape", "IdentityN"},

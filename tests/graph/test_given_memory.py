@@ -35,6 +35,7 @@ HANDED_ON = {
     "AllReduce", "Reduce", "Broadcast", "AllGather", "Gather", "Scatter", "ReduceScatter", "AllToAll",
     "CoalescedAllGather", "CoalescedReduceScatter",
     "LookupTableFindV2", "LookupTableSizeV2", "LookupTableExportV2",  # in a table
+    "QuantileStreamsTake",  # as many as the numbers need
     "RestoreV2", "RestoreSlice", "Restore",  # in files
     "Barrier", "_GroupRecv", "_GroupWait",  # from other tasks
 }  # fmt: skip

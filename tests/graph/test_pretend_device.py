@@ -51,12 +51,15 @@ of other graphs among it. Collectives are expanded before placement. (`_Send`, w
 """
 
 WAITING = """
-    Betainc CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
+    Betainc BoostedTreesContributions BoostedTreesGrowLayer BoostedTreesLayerStatistics BoostedTreesLogits
+    BoostedTreesMoveBias BoostedTreesTrainingLogits
+    CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
     DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance LinearRecurrence ListDiff
     Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
-    NonMaxSuppressionV5 Polygamma RandomGamma RandomGammaAt RandomPoissonV2 RandomPoissonV2At
+    NonMaxSuppressionV5 Polygamma QuantileBuckets RandomGamma RandomGammaAt RandomPoissonV2
+    RandomPoissonV2At
     RandomUniformInt RandomUniformIntAt ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd
     SegmentSum SegmentSumAt SetSize SparseCross SparseFillEmptyRows SparseReshape SparseToSparseSetOperation
     StatelessMultinomial Unique UniqueWithCounts Where Zeta

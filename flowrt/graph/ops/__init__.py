@@ -13,5 +13,6 @@ A family imports only from families above it:
     random        random draws
     nn            activations, losses, normalization, convolution, pooling
     collective    collectives and transfers
+    trees         decision trees
     surface       Python's operators; the import of every op
 """

@@ -16,9 +16,14 @@ _PYTHON = "Python cannot be in a file: compute it before or behind the model"
 _SIZES = "ONNX has no such operation: write it with gathers and scatters"
 _IMAGES = "it is not exported yet: prepare images before the model"
 _QUANTIZED = "it is not exported yet: export the graph without fake quantization"
+_TREES = "it is not exported yet: use a converter of trees, on the variables of a checkpoint"
 _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 
 ABSENT: dict[str, tuple[str, ...]] = {
+    _TREES: (
+        "BoostedTreesContributions", "BoostedTreesGrowLayer", "BoostedTreesLayerStatistics",
+        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "QuantileBuckets",
+    ),
     _LAYOUTS: ("_RowsOfVariable", "_UnitMemory", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs",
                "OverAxis", "GatherTogether", "TakeApart"),
     _COMPLEX: ("Real", "Imag", "ComplexAbs", "Angle", "Conj", "Complex", "ConjugateTranspose",

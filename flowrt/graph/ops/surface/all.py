@@ -115,3 +115,4 @@ from flowrt.graph.ops.text import (
     wave_files,
     words,
 )
+from flowrt.graph.ops.trees import boosted_trees, quantile_buckets
