@@ -12,7 +12,7 @@ from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.base.filling import fill, ones_like
-from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.elementwise.arithmetic import maximum, multiply
 from flowrt.graph.ops.elementwise.comparison import greater, where
@@ -366,23 +366,32 @@ class FtrlOptimizer(_RuleOptimizer):
             self._zeros_slot(var, "linear", self._linear_name or self._name)
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
-        if not self._shrinkage:
-            return super()._apply_dense(grad, var)
-        with get_default_graph().control_dependencies([grad]):
-            added = multiply(self._shrinkage, var.read_value())
-            shrunk = self._slots["linear"][var].assign_add(added, read_value=False)
-        with get_default_graph().control_dependencies([shrunk]):
-            return super()._apply_dense(grad, var)
+        return super()._apply_dense(self._shrinking(grad, var), var)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        if not self._shrinkage:
-            return super()._apply_sparse(grad, var)
-        values, rows = summed_rows(grad)
-        with get_default_graph().control_dependencies([values]):
-            added = multiply(self._shrinkage, gather(var, rows))
-            shrunk = resource_scatter_add(self._slots["linear"][var].handle, rows, added)
-        with get_default_graph().control_dependencies([shrunk]):
-            return super()._apply_sparse(IndexedSlices(values, rows, grad.dense_shape), var)
+        return super()._apply_sparse(self._shrinking(grad, var), var)
+
+    def _shrinking(self, grad: Any, var: Variable) -> Any:
+        return shrinking(grad, var, self._slots["linear"][var], self._shrinkage)
+
+
+def shrinking(grad: Any, var: Variable, linear: Variable, strength: float) -> Any:
+    """``grad`` after ``strength * var`` has been added to `FtrlOptimizer`'s slot ``linear``: of a sparse
+    gradient, to the rows that it names.
+    """
+    if not strength:
+        return grad
+    graph = get_default_graph()
+    if not isinstance(grad, IndexedSlices):
+        with graph.control_dependencies([grad]):
+            added = linear.assign_add(multiply(strength, var.read_value()), read_value=False)
+        with graph.control_dependencies([added]):
+            return identity(grad)
+    values, rows = summed_rows(grad)
+    with graph.control_dependencies([values]):
+        added = resource_scatter_add(linear.handle, rows, multiply(strength, gather(var, rows)))
+    with graph.control_dependencies([added]):
+        return IndexedSlices(identity(values), rows, grad.dense_shape)
 
 
 class LARSOptimizer(_RuleOptimizer):

@@ -1,226 +1,29 @@
-"""``flowrt.keras.optimizers``: Keras's update rules and defaults over `flowrt.train`'s optimizers.
-
-Learning rates and the other hyper-parameters are variables, so that callbacks and ``K.set_value`` change them
-between steps. ``decay`` divides the rate by ``1 + decay * iterations``; ``clipnorm`` and ``clipvalue`` bound
-each gradient.
-"""
+"""SGD to Ftrl. A subclass of `Optimizer` has its hyper-parameters, slots and `_apply_dense`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from flowrt.dtypes import as_dtype, int64
-from flowrt.errors import nearest
 from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.array.sorting import unique
-from flowrt.graph.ops.base.filling import fill
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
-from flowrt.graph.ops.base.shape_manipulation import shape
-from flowrt.graph.ops.elementwise.arithmetic import add, clip_by_value, maximum, multiply, subtract
+from flowrt.graph.ops.elementwise.arithmetic import add, maximum, multiply, subtract
 from flowrt.graph.ops.elementwise.arithmetic import pow as power
 from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.ops.elementwise.math import sqrt, square
-from flowrt.graph.ops.nn.norms import clip_by_norm
 from flowrt.graph.ops.state import optimizer_updates
 from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
 from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import misuse
-from flowrt.keras.identifiers import deserialize_object, lookup_in
-from flowrt.keras.state.graph_state import graph_state, tracked
-from flowrt.keras.state.sessions import batch_get_value, batch_set_value
-from flowrt.train.optimizers import optimizer as base
-from flowrt.train.optimizers.optimizer import densified, on_device_of, summed_rows
+from flowrt.keras.optimizers.optimizer import Optimizer, scalar
+from flowrt.train.optimizers.optimizer import densified, summed_rows
+from flowrt.train.optimizers.standard_optimizers import shrinking
 from flowrt.variables.variable import Variable
-
-
-class Optimizer(base.Optimizer):
-    """Base of the optimizers: a subclass has `_slot_names`, its hyper-parameters and `_apply_dense`."""
-
-    _slot_names: tuple[str, ...] = ()
-    _old_names: ClassVar[Mapping[str, str]] = {"lr": "learning_rate"}
-
-    def __init__(self, name: str, hypers: Mapping[str, Any], options: Mapping[str, Any]) -> None:
-        super().__init__(False, name)
-        given = dict(options)
-        self._values = {**hypers, "decay": given.pop("decay", 0.0)}
-        for old, new in self._old_names.items():
-            if old in given:
-                self._values[new] = given.pop(old)
-        self.clipnorm, self.clipvalue = given.pop("clipnorm", None), given.pop("clipvalue", None)
-        if given:
-            unknown = next(iter(given))
-            known = [*self._values, "clipnorm", "clipvalue"]
-            raise misuse(f"{name}: expected {', '.join(known)}; got {unknown!r}.{nearest(unknown, known)}")
-        self._hyper_variables: dict[Any, dict[str, Any]] = {}
-        self._rate: Any = None
-        self._made_slots: list[Variable] = []
-
-    # --- hyper-parameters
-
-    def _get_hyper(self, name: str) -> Any:
-        """The variable of a hyper-parameter in this graph; a schedule is a function of the iterations."""
-        root = get_default_graph().root
-        own = self._hyper_variables.setdefault(root, {})
-        if name not in own:
-            value = self._values[name]
-            if callable(value):
-                value = value(self.iterations) if hasattr(value, "get_config") else value()
-            own[name] = (
-                value if isinstance(value, (Tensor, Variable)) else _scalar(value, f"{self._name}/{name}")
-            )
-        return own[name]
-
-    def _hyper(self, name: str, var: Variable) -> Tensor:
-        return cast(self._get_hyper(name), var.dtype)
-
-    def __getattr__(self, name: str) -> Any:
-        """A hyper-parameter by its name: a variable."""
-        found = self._old_names.get(name, name)
-        if not name.startswith("_") and found in self.__dict__.get("_values", {}):
-            return self._get_hyper(found)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        found = self._old_names.get(name, name)
-        if found in self.__dict__.get("_values", {}):
-            self._values[found] = value
-            for own in self._hyper_variables.values():
-                if isinstance(own.get(found), Variable):
-                    batch_set_value([(own[found], value)])
-        else:
-            super().__setattr__(name, value)
-
-    @property
-    def iterations(self) -> Variable:
-        """The number of updates so far, in the default graph."""
-        root = get_default_graph().root
-        own = self._hyper_variables.setdefault(root, {})
-        if "iterations" not in own:
-            own["iterations"] = _scalar(0, f"{self._name}/iter", int64)
-        return own["iterations"]
-
-    @iterations.setter
-    def iterations(self, variable: Variable) -> None:
-        """Count the updates in ``variable``, such as the global step."""
-        self._hyper_variables.setdefault(get_default_graph().root, {})["iterations"] = variable
-
-    # --- updates
-
-    def get_gradients(self, loss: Any, params: Sequence[Variable]) -> list[Any]:
-        """The gradients of ``loss``, clipped. Raises `InvalidArgumentError` for a weight without one."""
-        found = gradients(loss, list(params))
-        for gradient, weight in zip(found, params, strict=True):
-            if gradient is None:
-                raise misuse(
-                    f"{self._name}: expected a loss that depends on {weight.name!r}; it has no gradient. An"
-                    " operation on the way, such as argmax or round, has none"
-                )
-        return [self._clipped(gradient) for gradient in found]
-
-    def _clipped(self, gradient: Any) -> Any:
-        """``gradient`` in its bounds: of rows, each of them before those of one index are added up."""
-        if isinstance(gradient, IndexedSlices):
-            return IndexedSlices(self._clipped(gradient.values), gradient.indices, gradient.dense_shape)
-        if self.clipnorm:
-            gradient = clip_by_norm(gradient, self.clipnorm)
-        if self.clipvalue:
-            gradient = clip_by_value(gradient, -self.clipvalue, self.clipvalue)
-        return gradient
-
-    def get_updates(self, loss: Any, params: Sequence[Variable]) -> list[Operation]:
-        """The operations of one update of ``params``."""
-        pairs = list(zip(self.get_gradients(loss, params), params, strict=True))
-        return [self.apply_gradients(pairs)] if pairs else []
-
-    def compute_gradients(  # type: ignore[override]  # options are passed on
-        self, loss: Any, var_list: Iterable[Variable] | None = None, **options: Any
-    ) -> list[tuple[Any, Variable]]:
-        pairs = super().compute_gradients(loss, var_list, **options)
-        return [(None if g is None else self._clipped(g), v) for g, v in pairs]
-
-    def _prepare(self) -> None:
-        iterations = self.iterations
-        rate = self._get_hyper("learning_rate")
-        if self._values["decay"]:
-            share = multiply(self._get_hyper("decay"), cast(iterations.read_value(), rate.dtype))
-            rate = realdiv(rate, add(share, 1.0))
-        self._rate = rate
-        self._step = add(iterations.read_value(), 1)
-
-    def _rate_of(self, var: Variable) -> Tensor:
-        return cast(self._rate, var.dtype)
-
-    def _step_of(self, var: Variable) -> Tensor:
-        """The number of this update, from 1."""
-        return cast(self._step, var.dtype)
-
-    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
-        iterations = self.iterations
-        with get_default_graph().control_dependencies(update_ops), on_device_of(iterations):
-            counted = iterations.assign_add(constant(1, int64), read_value=False)
-        return group(*update_ops, counted, name=name_scope)
-
-    def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        super()._create_slots(var_list)
-        known = {id(variable) for variable in graph_state(var_list[0].graph).variables}
-        for variable in self._slot_variables():
-            if id(variable) not in known:
-                self._made_slots.append(tracked(variable))
-
-    def _slot_variables(self) -> list[Variable]:
-        return [slot for by_variable in self._slots.values() for slot in by_variable.values()]
-
-    def _slot(self, var: Variable, name: str) -> Variable:
-        return self._slots[name][var]
-
-    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        return self._apply_dense(densified(grad, var), var)
-
-    # --- values
-
-    @property
-    def weights(self) -> list[Variable]:
-        """The number of updates and the slots."""
-        return [self.iterations, *self._made_slots]
-
-    def variables(self) -> list[Variable]:
-        return self.weights
-
-    def get_weights(self) -> list[np.ndarray[Any, Any]]:
-        return batch_get_value(self.weights)
-
-    def set_weights(self, weights: Sequence[Any]) -> None:
-        own = self.weights
-        if len(own) != len(weights):
-            raise misuse(f"{self._name}: set_weights: expected {len(own)} arrays; got {len(weights)}")
-        batch_set_value(list(zip(own, weights, strict=True)))
-
-    def get_config(self) -> dict[str, Any]:
-        """The hyper-parameters, with their values now where they are variables."""
-        own = self._hyper_variables.get(get_default_graph().root, {})
-        config: dict[str, Any] = {"name": self._name}
-        for name, value in self._values.items():
-            known = own.get(name)
-            config[name] = float(batch_get_value([known])[0]) if isinstance(known, Variable) else value
-        return config | {k: v for k in ("clipnorm", "clipvalue") if (v := getattr(self, k)) is not None}
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Optimizer:
-        return cls(**config)
-
-
-def _scalar(value: Any, name: str, dtype: Any = "float32") -> Variable:
-    root = get_default_graph().root
-    with root.name_scope(None), root.device(None):
-        return tracked(Variable(constant(value, as_dtype(dtype)), trainable=False, name=name))
 
 
 class SGD(Optimizer):
@@ -327,9 +130,7 @@ class Adagrad(Optimizer):
         self.epsilon, self.initial_accumulator_value = epsilon or 1e-7, initial_accumulator_value
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
-        for var in var_list:
-            start = fill(shape(var), cast(self.initial_accumulator_value, var.dtype))
-            self._get_or_make_slot(var, start, "accumulator", self._name)
+        self._fill("accumulator", self.initial_accumulator_value, var_list)
         super()._create_slots(var_list)
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
@@ -472,7 +273,7 @@ class Nadam(Optimizer):
         with get_default_graph().root.as_default():
             own = self._hyper_variables[get_default_graph()]
             if "schedule" not in own:
-                own["schedule"] = _scalar(1.0, f"{self._name}/momentum_cache")
+                own["schedule"] = scalar(1.0, f"{self._name}/momentum_cache")
         first = self._get_hyper("beta_1")
         step = cast(self._step, first.dtype)
         self._now, self._next = (self._momentum(first, step), self._momentum(first, add(step, 1.0)))
@@ -504,24 +305,55 @@ class Nadam(Optimizer):
         return {**super().get_config(), "epsilon": self.epsilon}
 
 
-_find = lookup_in({
-    name: optimizer
-    for optimizer in (SGD, RMSprop, Adagrad, Adadelta, Adam, Adamax, Nadam)
-    for name in (optimizer.__name__, optimizer.__name__.lower())
-})  # fmt: skip
+class Ftrl(Optimizer):
+    """Follow-the-regularised-leader, proximal (McMahan et al. 2013), see `flowrt.train.FtrlOptimizer`."""
 
+    _slot_names = ("accumulator", "linear")
 
-def get(identifier: Any) -> Any:
-    """The optimizer of this name, or one of `flowrt.train`. Raises `InvalidArgumentError` for others."""
-    found = deserialize_object(identifier, _find, "optimizer")
-    if not isinstance(found, base.Optimizer):
-        raise misuse(f"optimizer: expected a name or an optimizer; got {identifier!r}")
-    return found
+    def __init__(
+        self, learning_rate: Any = 0.001, learning_rate_power: float = -0.5,
+        initial_accumulator_value: float = 0.1, l1_regularization_strength: float = 0.0,
+        l2_regularization_strength: float = 0.0, name: str = "Ftrl",
+        l2_shrinkage_regularization_strength: float = 0.0, **options: Any,
+    ) -> None:  # fmt: skip
+        hypers = {
+            "learning_rate": learning_rate, "learning_rate_power": learning_rate_power,
+            "l1_regularization_strength": l1_regularization_strength,
+            "l2_regularization_strength": l2_regularization_strength,
+        }  # fmt: skip
+        super().__init__(name, hypers, options)
+        if learning_rate_power > 0:
+            raise misuse(f"{name}: expected a learning_rate_power of at most 0; got {learning_rate_power}")
+        self.initial_accumulator_value = initial_accumulator_value
+        self.l2_shrinkage_regularization_strength = l2_shrinkage_regularization_strength
+        least = self.get_config()
+        for key in [key for key in least if key.startswith(("l1", "l2", "initial")) and least[key] < 0]:
+            raise misuse(f"{name}: expected {key} of at least 0; got {least[key]}")
 
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        self._fill("accumulator", self.initial_accumulator_value, var_list)
+        super()._create_slots(var_list)
 
-def deserialize(config: Any, custom_objects: Any = None) -> Any:
-    return deserialize_object(config, _find, "optimizer", custom_objects)
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        after = self._shrinking(grad, var)
+        return optimizer_updates.apply_ftrl(*self._slots_of(var), after, *self._hypers(var))
 
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        after = self._shrinking(grad, var)
+        return optimizer_updates.sparse_apply_ftrl(
+            *self._slots_of(var), after.values, after.indices, *self._hypers(var)
+        )
 
-def serialize(optimizer: Any) -> Any:
-    return {"class_name": type(optimizer).__name__, "config": optimizer.get_config()}
+    def _shrinking(self, grad: Any, var: Variable) -> Any:
+        return shrinking(grad, var, self._slot(var, "linear"), 2 * self.l2_shrinkage_regularization_strength)
+
+    def _slots_of(self, var: Variable) -> list[Any]:
+        return [each.handle for each in (var, *(self._slot(var, name) for name in self._slot_names))]
+
+    def _hypers(self, var: Variable) -> list[Tensor]:
+        names = ("l1_regularization_strength", "l2_regularization_strength", "learning_rate_power")
+        return [self._rate_of(var), *(self._hyper(name, var) for name in names)]
+
+    def get_config(self) -> dict[str, Any]:
+        names = ("initial_accumulator_value", "l2_shrinkage_regularization_strength")
+        return {**super().get_config(), **{name: getattr(self, name) for name in names}}
