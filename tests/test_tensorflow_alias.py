@@ -72,6 +72,8 @@ def test_keras_is_found_under_all_its_names(alias: types.ModuleType, monkeypatch
         "from tensorflow.python.keras.engine.input_spec import InputSpec\n"
         "from tensorflow.python.keras import backend\n"
         "from keras.layers.core import Dense as d3\n"
+        "from keras.layers.convolutional import Conv2D, MaxPooling2D\n"  # flowrt's module has no pooling
+        "from keras.engine import Layer, Model\n"
         "from keras.utils import np_utils\n"
         "import keras.backend as k\n",
         names,

@@ -4,7 +4,7 @@
     import tensorflow as tf                        # a view of flowrt, with the names of before TensorFlow 1.0
     from tensorflow.python.framework import ops    # flowrt.python.framework.ops itself
 
-    from keras.layers import Dense                 # flowrt.keras.layers.Dense, where Keras is not installed
+    from keras.layers.core import Dense            # flowrt.keras.layers.Dense, where Keras is not installed
 
 ``flowrt-tf1 script.py`` does the same for a script from the command line. Nothing else installs the finder,
 and one process has either TensorFlow or the alias. A module `flowrt.x` is `tensorflow.x` itself; only the
@@ -114,7 +114,7 @@ class _Finder(MetaPathFinder, Loader):
 def _module(name: str) -> ModuleType:
     """The module for the import of ``name``. Raises `ModuleNotFoundError` that says what is nearest."""
     if name == KERAS:
-        return before_one.look_up(KERAS)
+        return before_one.look_up("python.keras")
     path = name.removeprefix(ROOT).lstrip(".")
     if path in before_one.NAMES:
         return _view(path)

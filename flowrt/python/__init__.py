@@ -49,13 +49,15 @@ keras: metrics -> keras.metrics
 keras: models -> keras.models
 keras: optimizers -> keras.optimizers
 keras: regularizers -> keras.regularizers
-keras.engine: base_layer input_layer input_spec network sequential training -> keras keras.layers
-keras.layers: advanced_activations convolutional core embeddings merge noise normalization pooling recurrent
-    wrappers -> keras.layers
+keras: engine -> keras keras.layers keras.utils
+keras.engine: base_layer input_layer input_spec network sequential topology training -> keras keras.layers
+    keras.utils
+keras.layers: advanced_activations convolutional convolutional_recurrent core cudnn_recurrent embeddings local
+    merge noise normalization pooling recurrent wrappers -> keras.layers
 keras.preprocessing: image -> keras.preprocessing.image
 keras.preprocessing: sequence -> keras.preprocessing.sequence
 keras.preprocessing: text -> keras.preprocessing.text
-keras.utils: data_utils generic_utils np_utils -> keras.utils
+keras.utils: data_utils generic_utils io_utils layer_utils np_utils vis_utils -> keras.utils
 layers: base convolutional core layers normalization pooling -> layers
 layers: utils -> tf1.layer_arguments
 lib: ->

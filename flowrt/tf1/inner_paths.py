@@ -31,7 +31,7 @@ class InnerPath(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name == "__all__":
             return dir(self)
-        if not name.startswith("__"):
+        if not name.startswith("__") or name == "__version__":
             wanted = self._renamed.get(name, name)
             for source in self._found():
                 try:
