@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import pickle
+import random
 import struct
 import tarfile
 from pathlib import Path
@@ -57,8 +59,41 @@ def test_images_come_in_batches_normalized() -> None:
     assert [len(batch) for batch in found] == [2, 2, 1]
     assert sorted(np.concatenate(labels)) == [0, 1, 2, 3, 4]
     np.testing.assert_allclose(np.concatenate(found).mean((1, 2, 3)), 0, atol=1e-6)
-    with pytest.raises(UnimplementedError, match="zca_whitening is not supported"):
-        image.ImageDataGenerator(zca_whitening=True)
+    with pytest.raises(UnimplementedError, match="data_format is not supported"):
+        image.ImageDataGenerator(data_format="channels_first")
+
+
+def test_features_are_measured_on_scaled_images() -> None:
+    generator = image.ImageDataGenerator(featurewise_std_normalization=True, rescale=0.5)
+    generator.fit(np.arange(8.0).reshape(2, 2, 2, 1))
+    np.testing.assert_allclose([generator.mean[0], generator.std[0]], [1.75, 1.145644], rtol=1e-6)
+
+
+def test_whitened_pixels_are_uncorrelated() -> None:
+    x = np.random.RandomState(0).rand(40, 2, 2, 3).astype("float32")
+    generator = image.ImageDataGenerator(zca_whitening=True)
+    generator.fit(x)
+    found = generator.standardize(x).reshape(40, -1)
+    np.testing.assert_allclose(found.T @ found / 40, np.eye(12), atol=1e-3)
+
+
+def test_random_changes_are_tensorflows() -> None:
+    x = np.arange(9.0).reshape(3, 3, 1)
+    np.random.seed(0)
+    zoomed = image.random_zoom(x, (0.5, 1.5), row_axis=0, col_axis=1, channel_axis=2)[..., 0]
+    expected = [[0, 0.7848, 2], [2.8536, 3.6384, 4.8536], [6, 6.7848, 8]]
+    np.testing.assert_allclose(zoomed, expected, atol=1e-4)
+    np.random.seed(0)
+    channels_first = image.random_zoom(x.transpose(2, 0, 1), (0.5, 1.5))[0]
+    np.testing.assert_allclose(channels_first[:2], [[0, 0.7848, 2], [3, 3.7848, 5]], atol=1e-4)
+
+
+def test_skipgrams_are_tensorflows() -> None:
+    random.seed(1)
+    couples, labels = sequence.skipgrams([1, 2, 0, 3], 9, window_size=1, seed=2)
+    assert (couples, labels) == ([[2, 1], [2, 2], [1, 5], [1, 2]], [1, 0, 0, 1])
+    table = sequence.make_sampling_table(4)
+    np.testing.assert_allclose(table, [0.003152, 0.003152, 0.005476, 0.007416], atol=1e-6)
 
 
 _HALVED = np.array([[0, 3, 1, 0], [0, 1, 3, 0], [0, 0, 3, 1], [0, 0, 1, 3]]) / 4  # about row 2.5, not 1.5
@@ -252,6 +287,45 @@ def test_images_come_from_folders_of_classes(folder: Path) -> None:
     x, same = generator.flow_from_directory(folder, classes=["b"], class_mode="input", **options)[0]
     np.testing.assert_array_equal(x, same)
     assert generator.flow_from_directory(folder, class_mode=None, **options)[0].shape == (3, 4, 4, 3)
+
+
+def test_images_come_from_a_table(folder: Path) -> None:
+    table = {
+        "name": ["a/0.png", "b/0.png", "a/1.png", "absent.png", "b/1.png"],
+        "kind": ["cat", "dog", "cat", "cat", "cow"],
+        "both": [["x"], ["y", "x"], ["y"], ["x"], ["y"]],
+        "size": [1.0, 2.0, 3.0, 4.0, 5.0],
+    }
+    flow = functools.partial(
+        image.ImageDataGenerator(validation_split=0.5).flow_from_dataframe, table, folder, "name",
+        target_size=(2, 2), shuffle=False,
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="1 images of the column 'name' are not there"):
+        batches = flow("kind", weight_col="size")
+    x, y, weights = batches[0]
+    np.testing.assert_array_equal(x[:, 0, 0, 0], [0, 100, 1, 101])
+    np.testing.assert_array_equal(y, [[1, 0, 0], [0, 0, 1], [1, 0, 0], [0, 1, 0]])
+    np.testing.assert_array_equal(weights, [1, 2, 3, 5])
+    assert batches.class_indices == {"cat": 0, "cow": 1, "dog": 2}
+    table.update({key: [*values[:3], values[4]] for key, values in table.items()})  # type: ignore[misc, index]
+    np.testing.assert_array_equal(flow("both")[0][1], [[1, 0], [1, 1], [0, 1], [0, 1]])
+    np.testing.assert_array_equal(flow("kind", class_mode="binary", classes=["dog", "cat"])[0][1], [0, 1, 0])
+    np.testing.assert_array_equal(
+        flow(["size", "size"], class_mode="raw", subset="training")[0][1], [[3, 3], [5, 5]]
+    )
+    first, second = flow(["size", "kind"], class_mode="multi_output")[0][1]
+    assert (first.tolist(), second.tolist()) == ([1, 2, 3, 5], ["cat", "dog", "cat", "cow"])
+    for call, message in (
+        (lambda: flow("weight"), r"expected a column 'weight'; got \['both', 'kind', 'name', 'size'\]"),
+        (
+            lambda: flow("size"),
+            "expected strings in the column 'size' with class_mode 'categorical'; got 1.0",
+        ),
+        (lambda: flow("kind", class_mode="binary"), "expected 2 classes with class_mode 'binary'; got 3"),
+        (lambda: flow("kind", class_mode="one"), "expected class_mode categorical, binary, .*; got 'one'"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=message):
+            call()
 
 
 def test_changed_images_are_kept_in_a_folder(folder: Path) -> None:

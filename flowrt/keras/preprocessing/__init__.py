@@ -5,6 +5,7 @@ text           words as integers
 image          images changed at random
 image_files    images in files and folders
 image_batches  their batches
+image_frames   images listed in a table
 affine         images turned, shifted, sheared and zoomed
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 
 Array = np.ndarray[Any, Any]
 
@@ -53,9 +53,67 @@ def apply_affine_transform(
         _ndimage().affine_transform(
             plane, matrix[:2, :2], matrix[:2, 2], order=order, mode=fill_mode, cval=cval
         )
-        for plane in np.moveaxis(x, (channel_axis, row_axis, col_axis), (0, 1, 2))
+        for plane in np.moveaxis(x, channel_axis, 0)
     ]
-    return np.moveaxis(np.stack(planes), (0, 1, 2), (channel_axis, row_axis, col_axis))
+    return np.moveaxis(np.stack(planes), 0, channel_axis)
+
+
+def random_rotation(
+    x: Array, rg: float, row_axis: int = 1, col_axis: int = 2, channel_axis: int = 0,
+    fill_mode: str = "nearest", cval: float = 0.0, interpolation_order: int = 1,
+) -> Array:  # fmt: skip
+    """The image ``x`` turned by up to ``rg`` degrees, about the point that `apply_affine_transform` finds
+    without ``row_axis`` and ``col_axis``, as in TensorFlow 1.15.
+    """
+    turned = np.random.uniform(-rg, rg)
+    return apply_affine_transform(
+        x, theta=turned, channel_axis=channel_axis, fill_mode=fill_mode, cval=cval, order=interpolation_order
+    )
+
+
+def random_shift(
+    x: Array, wrg: float, hrg: float, row_axis: int = 1, col_axis: int = 2, channel_axis: int = 0,
+    fill_mode: str = "nearest", cval: float = 0.0, interpolation_order: int = 1,
+) -> Array:  # fmt: skip
+    """The image ``x`` shifted by up to the shares ``wrg`` of its width and ``hrg`` of its height."""
+    down = np.random.uniform(-hrg, hrg) * x.shape[row_axis]
+    across = np.random.uniform(-wrg, wrg) * x.shape[col_axis]
+    return apply_affine_transform(
+        x, tx=down, ty=across, channel_axis=channel_axis, fill_mode=fill_mode, cval=cval,
+        order=interpolation_order,
+    )  # fmt: skip
+
+
+def random_shear(
+    x: Array, intensity: float, row_axis: int = 1, col_axis: int = 2, channel_axis: int = 0,
+    fill_mode: str = "nearest", cval: float = 0.0, interpolation_order: int = 1,
+) -> Array:  # fmt: skip
+    """The image ``x`` sheared by up to ``intensity`` degrees, about the point of `random_rotation`."""
+    sheared = np.random.uniform(-intensity, intensity)
+    return apply_affine_transform(
+        x, shear=sheared, channel_axis=channel_axis, fill_mode=fill_mode, cval=cval, order=interpolation_order
+    )
+
+
+def random_zoom(
+    x: Array, zoom_range: Any, row_axis: int = 1, col_axis: int = 2, channel_axis: int = 0,
+    fill_mode: str = "nearest", cval: float = 0.0, interpolation_order: int = 1,
+) -> Array:  # fmt: skip
+    """The image ``x`` zoomed by factors in ``zoom_range``, ``[least, most]``, about the point of
+    `random_rotation`. Raises `InvalidArgumentError` for another range.
+    """
+    if len(zoom_range) != 2:
+        raise misuse(f"random_zoom: expected zoom_range [least, most]; got {zoom_range!r}")
+    zooms = (1, 1) if tuple(zoom_range) == (1, 1) else np.random.uniform(*zoom_range, 2)
+    return apply_affine_transform(
+        x, zx=zooms[0], zy=zooms[1], channel_axis=channel_axis, fill_mode=fill_mode, cval=cval,
+        order=interpolation_order,
+    )  # fmt: skip
+
+
+def random_channel_shift(x: Array, intensity_range: float, channel_axis: int = 0) -> Array:
+    """``x`` with a number of up to ``intensity_range`` added, see `apply_channel_shift`."""
+    return apply_channel_shift(x, np.random.uniform(-intensity_range, intensity_range), channel_axis)
 
 
 def apply_channel_shift(x: Array, intensity: float, channel_axis: int = 2) -> Array:

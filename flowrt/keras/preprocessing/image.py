@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flowrt.errors import NotFoundError, UnimplementedError
 from flowrt.graph.source import misuse
-from flowrt.keras.preprocessing import image_files
-from flowrt.keras.preprocessing.affine import apply_affine_transform, apply_channel_shift
-from flowrt.keras.preprocessing.image_batches import FileBatches, ImageBatches, Saved
+from flowrt.keras.preprocessing import affine, image_files
+from flowrt.keras.preprocessing.image_batches import NUMBERED, FileBatches, ImageBatches, Saved, Targets
 from flowrt.keras.preprocessing.image_files import ImageFiles, listed, part_of
+from flowrt.keras.preprocessing.image_frames import frame_rows
 
 array_to_img, load_img, save_img = image_files.array_to_img, image_files.load_img, image_files.save_img
-apply_brightness_shift = image_files.apply_brightness_shift
-NumpyArrayIterator, DirectoryIterator = ImageBatches, FileBatches
+apply_brightness_shift, random_brightness = image_files.apply_brightness_shift, image_files.random_brightness
+apply_affine_transform, apply_channel_shift = affine.apply_affine_transform, affine.apply_channel_shift
+random_rotation, random_shift, random_shear = affine.random_rotation, affine.random_shift, affine.random_shear
+random_zoom, random_channel_shift = affine.random_zoom, affine.random_channel_shift
+Iterator = NumpyArrayIterator = ImageBatches
+DirectoryIterator = DataFrameIterator = FileBatches
 Array = np.ndarray[Any, Any]
 
 
@@ -38,8 +42,8 @@ class ImageDataGenerator:
     that many pixels; of a list, one of its entries, of a whole number, one below it. ``zoom_range`` is
     ``[least, most]``, or a number on both sides of 1. What comes from outside is filled by ``fill_mode``:
     "nearest", "constant" (``cval``), "reflect" or "wrap". ``brightness_range`` is ``[least, most]``,
-    and needs Pillow. Whitening and channels first are absent: they raise `UnimplementedError`. Turns, shifts,
-    shears and zooms need SciPy.
+    and needs Pillow. Channels first are absent: they raise `UnimplementedError`. Turns, shifts, shears and
+    zooms need SciPy.
     """
 
     def __init__(
@@ -53,9 +57,8 @@ class ImageDataGenerator:
         preprocessing_function: Callable[[Array], Array] | None = None, data_format: str | None = None,
         validation_split: float = 0.0, interpolation_order: int = 1, dtype: Any = "float32",
     ) -> None:  # fmt: skip
-        absent = {"zca_whitening": zca_whitening, "data_format": data_format == "channels_first"}
-        for name in (name for name, is_asked in absent.items() if is_asked):
-            raise misuse(f"ImageDataGenerator: {name} is not supported", UnimplementedError)
+        if data_format == "channels_first":
+            raise misuse("ImageDataGenerator: data_format is not supported", UnimplementedError)
         if data_format not in (None, "channels_last"):
             raise misuse(f"ImageDataGenerator: expected data_format 'channels_last'; got {data_format!r}")
         if not 0 <= validation_split < 1:
@@ -63,8 +66,11 @@ class ImageDataGenerator:
                 "ImageDataGenerator: expected a validation_split of at least 0 and below 1; got "
                 f"{validation_split}"
             )
-        self.featurewise_center, self.samplewise_center = featurewise_center, samplewise_center
-        self.featurewise_std_normalization = featurewise_std_normalization
+        # as in TensorFlow: scaling implies centring, and whitening is the only scaling of features
+        self.featurewise_std_normalization = featurewise_std_normalization and not zca_whitening
+        self.featurewise_center = featurewise_center or zca_whitening or featurewise_std_normalization
+        self.samplewise_center = samplewise_center or samplewise_std_normalization
+        self.zca_whitening, self.zca_epsilon = zca_whitening, zca_epsilon
         self.samplewise_std_normalization = samplewise_std_normalization
         self.rotation_range, self.shear_range = rotation_range, shear_range
         self.width_shift_range, self.height_shift_range = width_shift_range, height_shift_range
@@ -82,11 +88,31 @@ class ImageDataGenerator:
         self.interpolation_order, self.dtype = interpolation_order, dtype
         self.mean: Any = None
         self.std: Any = None
+        self.principal_components: Any = None
 
     def fit(self, x: Any, augment: bool = False, rounds: int = 1, seed: int | None = None) -> None:
-        """Compute mean and deviation of the channels, for the normalization by features."""
-        images = np.asarray(x, "float32")
-        self.mean, self.std = images.mean((0, 1, 2)), images.std((0, 1, 2))
+        """Compute mean and deviation of the channels and the whitening of all pixels, as far as they are
+        asked for, of ``x`` scaled; with ``augment`` of its images changed at random, ``rounds`` times each.
+
+        Raises `InvalidArgumentError` for images of a rank other than 4.
+        """
+        images = np.array(x, "float32")
+        if images.ndim != 4:
+            raise misuse(f"ImageDataGenerator: fit: expected images of rank 4; got the shape {images.shape}")
+        if seed is not None:
+            np.random.seed(seed)
+        images *= self.rescale or 1
+        if augment:
+            images = np.stack([self.random_transform(image) for _ in range(rounds) for image in images])
+        if self.featurewise_center:
+            self.mean = images.mean((0, 1, 2))
+            images -= self.mean
+        if self.featurewise_std_normalization:
+            self.std = images.std((0, 1, 2))
+        if self.zca_whitening:
+            flat = images.reshape(len(images), -1)
+            axes, variances, _ = np.linalg.svd(flat.T @ flat / len(flat))
+            self.principal_components = (axes / np.sqrt(variances + self.zca_epsilon)) @ axes.T
 
     def standardize(self, x: Array) -> Array:
         """``x`` scaled and normalized. Raises `InvalidArgumentError` for features before `fit`."""
@@ -94,11 +120,13 @@ class ImageDataGenerator:
         x = x * self.rescale if self.rescale else x
         x = x - x.mean() if self.samplewise_center else x
         x = x / (x.std() + 1e-6) if self.samplewise_std_normalization else x
-        if self.featurewise_center or self.featurewise_std_normalization:
+        if self.featurewise_center:
             if self.mean is None:
                 raise misuse("ImageDataGenerator: expected a call of fit(x) before, to normalize features")
-            x = x - self.mean if self.featurewise_center else x
+            x = x - self.mean
             x = x / (self.std + 1e-6) if self.featurewise_std_normalization else x
+        if self.zca_whitening:
+            x = (x.reshape(-1, np.prod(x.shape[-3:])) @ self.principal_components).reshape(x.shape)
         return x
 
     def get_random_transform(self, img_shape: tuple[int, ...], seed: int | None = None) -> dict[str, Any]:
@@ -183,8 +211,46 @@ class ImageDataGenerator:
         names, labels = listed(folder, classes, subset, self.validation_split, follow_links)
         print(f"Found {len(names)} images belonging to {len(classes)} classes.")  # noqa: T201
         images = ImageFiles([os.path.join(folder, n) for n in names], target_size, color_mode, interpolation)
+        _check_mode(class_mode, (*NUMBERED, "input"))
         save = Saved(save_to_dir, save_prefix, save_format)
-        return FileBatches(self, images, names, classes, labels, class_mode, batch_size, shuffle, seed, save)
+        return FileBatches(
+            self, images, names, Targets(class_mode, classes, labels), batch_size, shuffle, seed, save
+        )
+
+    def flow_from_dataframe(
+        self, dataframe: Any, directory: Any = None, x_col: str = "filename", y_col: Any = "class",
+        weight_col: str | None = None, target_size: Any = (256, 256), color_mode: str = "rgb",
+        classes: Any = None, class_mode: str | None = "categorical", batch_size: int = 32,
+        shuffle: bool = True, seed: int | None = None, save_to_dir: Any = None, save_prefix: str = "",
+        save_format: str = "png", subset: str | None = None, interpolation: str = "nearest",
+        validate_filenames: bool = True, **_: Any,
+    ) -> FileBatches:  # fmt: skip
+        """Batches of the images named in the column ``x_col`` of ``dataframe``, Pandas' or a dictionary of
+        columns, with targets from ``y_col``.
+
+        See `flow_from_directory` for ``class_mode``; of "categorical", an image may also have a list of
+        classes. "raw" gives the values of the column or columns ``y_col``, "multi_output" a list of them.
+        Rows of images that are not there, and of classes other than ``classes``, are left out. Raises
+        `InvalidArgumentError` for other modes, and names or classes that are no strings.
+        """
+        mode = "raw" if class_mode == "other" else class_mode
+        _check_mode(mode, (*NUMBERED, "input", "raw", "multi_output"))
+        read = frame_rows(dataframe, directory, x_col, y_col, mode, classes, validate_filenames)
+        rows = read.rows[part_of(len(read.rows), subset, self.validation_split)]
+        more = f" belonging to {len(read.known)} classes" if mode in NUMBERED else ""
+        checked = "validated" if validate_filenames else "non-validated"
+        print(f"Found {len(rows)} {checked} image filenames{more}.")  # noqa: T201
+        weights = None if weight_col is None else np.asarray(dataframe[weight_col])[rows]
+        targets = Targets(mode, read.known, [read.labels[row] for row in rows], read.values(rows), weights)
+        images = ImageFiles([read.paths[row] for row in rows], target_size, color_mode, interpolation)
+        names = [read.names[row] for row in rows]
+        save = Saved(save_to_dir, save_prefix, save_format)
+        return FileBatches(self, images, names, targets, batch_size, shuffle, seed, save)
+
+
+def _check_mode(mode: Any, known: Sequence[str]) -> None:
+    if mode is not None and mode not in known:
+        raise misuse(f"flow: expected class_mode {', '.join(known)} or None; got {mode!r}")
 
 
 def _drawn_shift(random: Any, most: Any, size: int) -> float:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.graph.source import misuse
 from flowrt.keras.preprocessing.image_files import ImageFiles, save_img
 from flowrt.keras.sequences import Sequence as Batches
 
@@ -32,7 +31,8 @@ class Saved(NamedTuple):
 class ImageBatches(Batches):
     """Batches of an `image.ImageDataGenerator`: by number, or as an iterator without an end.
 
-    ``images`` are an array or `ImageFiles`; ``others``, such as labels, are arrays of as many rows, or None.
+    ``images`` are an array or `ImageFiles`; ``others``, such as labels, are arrays of as many rows,
+    lists of them, or None.
     """
 
     def __init__(
@@ -70,7 +70,11 @@ class ImageBatches(Batches):
         return batch if len(batch) > 1 else batch[0]
 
     def _rest(self, images: Array, rows: Array) -> list[Any]:
-        return [a[rows] for a in self._others if a is not None]
+        return [
+            [each[rows] for each in a] if isinstance(a, list) else a[rows]
+            for a in self._others
+            if a is not None
+        ]
 
     def _changed(self, image: Array, random: Any) -> Array:
         transform = self._generator.drawn_transform(random, image.shape)
@@ -96,30 +100,43 @@ NUMBERED = ("categorical", "binary", "sparse")
 """Ways to give the classes of images as labels."""
 
 
+class Targets(NamedTuple):
+    """What images show: the names of the classes, for each image its class's number, or the numbers of
+    several, ``values`` of another kind (an array, or a list of some), and weights.
+    """
+
+    mode: str | None
+    known: Sequence[str] = ()
+    labels: Sequence[Any] = ()
+    values: Any = None
+    weights: Any = None
+
+    def arrays(self) -> list[Any]:
+        """Targets and weights, each with a row for every image, or None."""
+        return [self._labels() if self.mode in NUMBERED else self.values, self.weights]
+
+    def _labels(self) -> Array:
+        if self.mode != "categorical":
+            return np.array(self.labels, np.float32)
+        found = np.zeros((len(self.labels), len(self.known)), np.float32)
+        for row, numbers in zip(found, self.labels, strict=True):
+            row[numbers] = 1
+        return found
+
+
 class FileBatches(ImageBatches):
     """`ImageBatches` of files: ``filenames``, their ``classes``, and ``class_indices``, their numbers."""
 
     def __init__(
-        self, generator: Any, images: ImageFiles, names: list[str], known: list[str],
-        labels: list[int], class_mode: str | None, batch_size: int, shuffle: bool, seed: int | None,
-        save: Saved,
+        self, generator: Any, images: ImageFiles, names: list[str], targets: Targets, batch_size: int,
+        shuffle: bool, seed: int | None, save: Saved,
     ) -> None:  # fmt: skip
-        if class_mode not in (None, *NUMBERED, "input"):
-            raise misuse(
-                f"flow: expected class_mode {', '.join(NUMBERED)}, input or None; got {class_mode!r}"
-            )
-        self.class_mode, self.filenames, self.filepaths = class_mode, names, images.paths
-        self.samples, self.num_classes = len(names), len(known)
-        self.class_indices = {name: number for number, name in enumerate(known)}
-        self.classes = np.array(labels, np.int32)
-        super().__init__(generator, images, [self._labels()], batch_size, shuffle, seed, save)
-
-    def _labels(self) -> Any:
-        if self.class_mode == "categorical":
-            return np.eye(self.num_classes, dtype=np.float32)[self.classes]
-        if self.class_mode == "binary":
-            return self.classes.astype(np.float32)
-        return self.classes if self.class_mode == "sparse" else None
+        self.class_mode, self.filenames, self.filepaths = targets.mode, names, images.paths
+        self.samples, self.num_classes = len(names), len(targets.known)
+        self.class_indices = {name: number for number, name in enumerate(targets.known)}
+        is_one = all(np.ndim(label) == 0 for label in targets.labels)
+        self.classes = np.array(targets.labels, np.int32) if is_one else targets.labels
+        super().__init__(generator, images, targets.arrays(), batch_size, shuffle, seed, save)
 
     def _rest(self, images: Array, rows: Array) -> list[Any]:
         targets = [images.copy()] if self.class_mode == "input" else []

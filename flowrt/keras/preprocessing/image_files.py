@@ -90,6 +90,15 @@ def apply_brightness_shift(x: Array, brightness: float) -> Array:
     return found[..., np.newaxis] if found.ndim == 2 else found
 
 
+def random_brightness(x: Array, brightness_range: Any) -> Array:
+    """`apply_brightness_shift` by a factor in ``brightness_range``, ``[least, most]``. Raises
+    `InvalidArgumentError` for another range.
+    """
+    if len(brightness_range) != 2:
+        raise misuse(f"random_brightness: expected brightness_range [least, most]; got {brightness_range!r}")
+    return apply_brightness_shift(x, np.random.uniform(*brightness_range))
+
+
 class ImageFiles(Sequence[Array]):
     """The images in files as arrays, read when they are asked for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence as ListLike
 from typing import Any
 
@@ -43,6 +44,47 @@ def pad_sequences(
             else:
                 row[-len(kept) :] = kept
     return found
+
+
+def make_sampling_table(size: int, sampling_factor: float = 1e-5) -> Array:
+    """``[size]``: how likely a word of each rank is kept, as in word2vec, by Zipf's law of frequencies."""
+    rank = np.arange(size)
+    rank[0] = 1
+    inverse_frequency = rank * (np.log(rank) + 0.577) + 0.5 - 1.0 / (12.0 * rank)
+    return np.minimum(1.0, np.sqrt(sampling_factor * inverse_frequency))
+
+
+def skipgrams(
+    sequence: ListLike[int], vocabulary_size: int, window_size: int = 4, negative_samples: float = 1.0,
+    shuffle: bool = True, categorical: bool = False, sampling_table: Any = None, seed: int | None = None,
+) -> tuple[list[list[int]], list[Any]]:  # fmt: skip
+    """Pairs of a word and one at most ``window_size`` from it, label 1, and ``negative_samples`` times as
+    many of a word and any other, label 0 (Mikolov et al. 2013). Word 0 is none.
+
+    ``sampling_table`` is how likely each word is kept, see `make_sampling_table`; ``categorical`` makes
+    labels ``[0, 1]`` and ``[1, 0]``. The numbers are those of Python's generator, in TensorFlow's order; the
+    shuffle seeds it.
+    """
+    near, far = ([0, 1], [1, 0]) if categorical else (1, 0)
+    couples: list[list[int]] = []
+    for i, word in enumerate(sequence):
+        if not word or (sampling_table is not None and sampling_table[word] < random.random()):
+            continue
+        window = range(max(0, i - window_size), min(len(sequence), i + window_size + 1))
+        couples += [[word, sequence[j]] for j in window if j != i and sequence[j]]
+    labels: list[Any] = [near] * len(couples)
+    if negative_samples > 0:
+        words = [word for word, _ in couples]
+        random.shuffle(words)
+        count = int(len(labels) * negative_samples)
+        couples += [[words[i % len(words)], random.randint(1, vocabulary_size - 1)] for i in range(count)]
+        labels += [far] * count
+    if shuffle:
+        seed = random.randint(0, 10_000_000) if seed is None else seed
+        for each in (couples, labels):
+            random.seed(seed)
+            random.shuffle(each)
+    return couples, labels
 
 
 class TimeseriesGenerator(Sequence):
