@@ -370,3 +370,24 @@ def test_the_order_of_a_sequence_is_that_of_a_seed() -> None:
     expected = list(range(6))
     random.Random(3).shuffle(expected)
     assert Numbers.seen == expected
+
+
+def test_the_order_of_an_epoch_is_tensorflows() -> None:
+    """TensorFlow 1.15 shuffles the arrays of a validation, too: the second epoch has another order."""
+    x = np.arange(20).reshape(20, 1) / 20
+    losses: list[float] = []
+    noted = keras.callbacks.LambdaCallback(on_batch_end=lambda batch, logs: losses.append(logs["loss"]))
+    model = keras.Sequential([layers.Dense(1, input_shape=(1,), kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    np.random.seed(0)
+    options: dict[str, Any] = {"batch_size": 8, "verbose": 0, "callbacks": [noted]}
+    model.fit(x, (3 * x) ** 2, epochs=2, validation_data=(x[:5], (3 * x[:5]) ** 2), **options)
+    np.testing.assert_allclose(losses, [17.32135, 3.17296, 3.12871, 6.74696, 3.8933, 2.39056], rtol=1e-5)
+
+
+def test_an_epoch_cut_short_is_not_validated() -> None:
+    model = keras.Sequential([layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+    stop = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: setattr(model, "stop_training", True))
+    x = np.ones((4, 1))
+    assert set(model.fit(x, x, verbose=0, validation_data=(x, x), callbacks=[stop]).history) == {"loss"}

@@ -266,7 +266,9 @@ class Model(Network):
     ) -> History:  # fmt: skip
         objective = self._make_objective()
         names = objective.names
-        validation = self._validation(validation_data, validation_steps, batch_size)
+        validation = self._validation(
+            validation_data, validation_steps, batch_size, shuffle=batches.samples is not None
+        )
         history = History()
         bar = [ProgbarLogger("samples" if batches.samples else "steps")] if verbose else []
         params = {
@@ -297,7 +299,10 @@ class Model(Network):
         self.history = history
         return history
 
-    def _validation(self, data: Any, steps: int | None, batch_size: int | None) -> Batches | None:
+    def _validation(
+        self, data: Any, steps: int | None, batch_size: int | None, shuffle: bool
+    ) -> Batches | None:  # fmt: skip
+        """Batches of ``data``; TensorFlow 1.15 shuffles arrays, on which the next epoch's order depends."""
         if data is None:
             return None
         form = self._form(True)
@@ -309,7 +314,8 @@ class Model(Network):
                     f"validation_data: expected (x, y) or (x, y, sample_weight); got {len(data)} items"
                 )
             x, y, weight = (*data, None, None)[:3]
-            return as_batches(form, x, y, weight, batch_size)  # all, which as many steps would measure, too
+            # all, which as many steps would measure, too
+            return as_batches(form, x, y, weight, batch_size, shuffle)
         return as_batches(form, data, steps=steps)
 
     def _evaluate(self, batches: Batches, callbacks: CallbackList) -> list[float]:

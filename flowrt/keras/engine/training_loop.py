@@ -64,9 +64,10 @@ def fit_loop(
         if empty:
             hint = ". Does the dataset or generator end? Its repeat() does not" if epoch > epochs[0] else ""
             raise misuse(f"fit: expected batches in epoch {epoch + 1}; there were none{hint}")
-        callbacks.on_epoch_end(
-            epoch, {**dict(zip(names, averages.results(), strict=True)), **validate(epoch)}
-        )
+        logs = dict(zip(names, averages.results(), strict=True))
+        if not model.stop_training:  # an epoch that a callback cut short has no validation
+            logs |= validate(epoch)
+        callbacks.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
     callbacks.on_train_end()
