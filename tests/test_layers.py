@@ -437,8 +437,8 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
         "strategies.layouts",
     ),
     "keras": (
-        "state", "", "optimizers", "preprocessing", "saving", "engine", "model_graph", "layers", "applications",
-        "models", "estimator", "backend",
+        "state", "", "optimizers", "preprocessing", "saving", "engine", "model_graph", "layers",
+        "applications", "models", "estimator", "backend",
     ),
     "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),

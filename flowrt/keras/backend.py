@@ -4,6 +4,7 @@ and the learning phase.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,6 +31,7 @@ from flowrt.graph.ops.nn import moments as statistics_of
 from flowrt.graph.ops.nn.bias import bias_add as nn_bias_add
 from flowrt.graph.ops.nn.bias import dropout as nn_dropout
 from flowrt.graph.ops.random import random_ops
+from flowrt.graph.ops.text.python_calls import print_
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 from flowrt.graph.typing import DataFormat, PaddingName
@@ -38,6 +40,7 @@ from flowrt.keras import losses
 from flowrt.keras.activations import elu, hard_sigmoid, relu, sigmoid, softmax, softplus, softsign, tanh
 from flowrt.keras.engine.nodes import history_of
 from flowrt.keras.layers.convolutional import repeat_elements
+from flowrt.keras.layers.local import local_conv1d, local_conv2d
 from flowrt.keras.layers.products import batch_dot, batch_flatten, dot
 from flowrt.keras.layers.recurrence import rnn
 from flowrt.keras.network_functions import (
@@ -49,15 +52,22 @@ from flowrt.keras.network_functions import (
     conv2d,
     conv2d_transpose,
     conv3d,
+    conv3d_transpose,
     ctc_batch_cost,
     ctc_decode,
     ctc_label_dense_to_sparse,
+    depthwise_conv2d,
     dropout,
     in_top_k,
+    normalize_batch_in_training,
     pool2d,
     pool3d,
+    resize_images,
     separable_conv2d,
     sparse_categorical_crossentropy,
+    spatial_2d_padding,
+    spatial_3d_padding,
+    temporal_padding,
     to_dense,
 )
 from flowrt.keras.state.graph_state import get_uid, reset_uids, tracked
@@ -71,6 +81,7 @@ from flowrt.keras.state.sessions import (
     get_session,
     get_value,
     learning_phase,
+    learning_phase_scope,
     set_learning_phase,
     set_session,
     set_value,
@@ -326,41 +337,14 @@ def one_hot(indices: Any, num_classes: int) -> Tensor:
     return ranges.one_hot(indices, num_classes)
 
 
-def temporal_padding(x: Any, padding: tuple[int, int] = (1, 1)) -> Tensor:
-    return pad_with(x, [(0, 0), padding, (0, 0)])
-
-
-def spatial_2d_padding(x: Any, padding: Any = ((1, 1), (1, 1)), data_format: str | None = None) -> Tensor:
-    first = (data_format or image_data_format()) == "channels_first"
-    return pad_with(x, [(0, 0), (0, 0), *padding] if first else [(0, 0), *padding, (0, 0)])
-
-
-def spatial_3d_padding(
-    x: Any, padding: Any = ((1, 1), (1, 1), (1, 1)), data_format: str | None = None
+def resize_volumes(
+    x: Any, depth_factor: int, height_factor: int, width_factor: int, data_format: str
 ) -> Tensor:
-    first = (data_format or image_data_format()) == "channels_first"
-    none = ((0, 0),)
-    return pad_with(x, (*none * 2, *padding) if first else (*none, *padding, *none))
-
-
-def pad_with(x: Any, amounts: Sequence[tuple[int, int]]) -> Tensor:
-    """``x`` with zeros before and after, along each dimension."""
-    return padding.pad(x, [list(each) for each in amounts])
-
-
-def resize_images(
-    x: Any, height_factor: int, width_factor: int, data_format: str | None, interpolation: str = "nearest"
-) -> Tensor:
-    """Images times whole factors."""
-    first = data_format == "channels_first"
-    images = shapes.transpose(x, [0, 2, 3, 1]) if first else convert_to_tensor(x)
-    dims, sizes = list[Any](images.shape.as_list()), shapes.shape(images)
-    size = [
-        (sizes[i] if dims[i] is None else dims[i]) * f for i, f in ((1, height_factor), (2, width_factor))
-    ]
-    resize = {"nearest": resize_nearest_neighbor, "bilinear": resize_bilinear}[interpolation]
-    found = resize(images, concat_and_split.stack(size), half_pixel_centers=interpolation == "bilinear")
-    return shapes.transpose(found, [0, 3, 1, 2]) if first else found
+    """Volumes times whole factors."""
+    first = 2 if data_format == "channels_first" else 1
+    for axis, factor in enumerate((depth_factor, height_factor, width_factor), first):
+        x = repeat_elements(x, factor, axis)
+    return x
 
 
 # --- numbers
@@ -516,6 +500,12 @@ def l2_normalize(x: Any, axis: Any = None) -> Tensor:
 
 def gradients(loss: Any, variables: Any) -> list[Any]:
     return derivatives.gradients(loss, variables)
+
+
+def print_tensor(x: Any, message: str = "") -> Any:
+    """``x``, printed after ``message`` to the standard output whenever it is evaluated."""
+    with get_default_graph().control_dependencies([print_(message, x, output_stream=sys.stdout)]):
+        return identity(x)
 
 
 # --- choices

@@ -101,3 +101,29 @@ def test_a_local_convolution_has_a_kernel_for_each_place(data_format: str) -> No
     np.testing.assert_allclose(model.predict(images), expected, rtol=1e-5, atol=1e-5)
     with pytest.raises(UnimplementedError, match="expected padding 'valid'"):
         layers.LocallyConnected1D(4, 3, padding="same")
+
+
+def test_rarer_functions_of_the_backend(capfd: pytest.CaptureFixture[str]) -> None:
+    K = keras.backend
+    x, kernels = RANDOM.normal(size=(2, 5, 6, 3)), RANDOM.normal(size=(6, 12, 4))
+    windows = [x[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2].reshape(2, 12) for i in range(2) for j in range(3)]
+    expected = np.stack([w @ k for w, k in zip(windows, kernels, strict=True)], 1).reshape(2, 2, 3, 4)
+    found = K.eval(K.local_conv2d(K.constant(x), K.constant(kernels), (2, 2), (2, 2), (2, 3)))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+    volume = RANDOM.normal(size=(1, 2, 2, 3, 2)).astype("float32")
+    doubled = K.resize_volumes(K.constant(volume), 2, 3, 1, "channels_last")
+    np.testing.assert_array_equal(K.eval(doubled), volume.repeat(2, 1).repeat(3, 2))
+
+    mean, variance = x.mean((0, 2)), x.var((0, 2))  # of channels that are not last
+    parts = K.normalize_batch_in_training(K.constant(x), None, None, [0, 2])
+    for part, value in zip(K.batch_get_value(list(parts[1:])), (mean, variance), strict=True):
+        np.testing.assert_allclose(part, value, rtol=1e-4, atol=1e-5)
+    scaled = (x - mean[:, None]) / np.sqrt(variance[:, None] + 1e-3)
+    np.testing.assert_allclose(K.eval(parts[0]), scaled, rtol=1e-4, atol=1e-4)
+
+    with K.learning_phase_scope(1):
+        assert K.eval(K.in_train_phase(K.constant(1.0), K.constant(2.0))) == 1
+    assert K.eval(K.in_train_phase(K.constant(1.0), K.constant(2.0))) == 2
+    K.eval(K.print_tensor(K.constant([1.0, 2.0]), "values:"))
+    assert capfd.readouterr().out == "values: [1 2]\n"

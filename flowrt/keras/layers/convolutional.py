@@ -254,13 +254,13 @@ def new_lengths(images: Tensor, factors: Any) -> Any:
     return [n * factor for n, factor in zip(dims, factors, strict=True)]
 
 
-def repeat_elements(x: Tensor, times: int, axis: int) -> Tensor:
+def repeat_elements(x: Tensor, rep: int, axis: int) -> Tensor:
     """``x`` with each position along ``axis`` repeated."""
     rank, axis = x.shape.ndims or 0, axis % (x.shape.ndims or 1)
     copies = [1] * (rank + 1)
-    copies[axis + 1] = times
+    copies[axis + 1] = rep
     lengths = [shape(x)[i] if n is None else n for i, n in enumerate(x.shape.as_list())]
-    lengths[axis] *= times
+    lengths[axis] *= rep
     return reshape(tile(expand_dims(x, axis + 1), copies), lengths)
 
 

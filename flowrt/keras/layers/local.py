@@ -44,6 +44,23 @@ def local_conv(
     return found
 
 
+def local_conv1d(
+    inputs: Any, kernel: Any, kernel_size: Sequence[int], strides: Sequence[int],
+    data_format: str | None = None,
+) -> Tensor:  # fmt: skip
+    """`local_conv` of sequences, with as many places as ``kernel`` has entries."""
+    places = convert_to_tensor(kernel).shape.as_list()[:1]
+    return local_conv(inputs, kernel, kernel_size, strides, places, data_format)
+
+
+def local_conv2d(
+    inputs: Any, kernel: Any, kernel_size: Sequence[int], strides: Sequence[int],
+    output_shape: Sequence[int], data_format: str | None = None,
+) -> Tensor:  # fmt: skip
+    """`local_conv` of images."""
+    return local_conv(inputs, kernel, kernel_size, strides, output_shape, data_format)
+
+
 def _windows(
     inputs: Tensor, size: Sequence[int], strides: Sequence[int], places: Sequence[int], first: bool
 ) -> Tensor:

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,17 @@ def set_learning_phase(value: Any) -> None:
     if value not in (0, 1):
         raise misuse(f"set_learning_phase: expected 0 or 1; got {value!r}")
     graph_state().learning_phase = int(value)
+
+
+@contextlib.contextmanager
+def learning_phase_scope(value: int) -> Iterator[None]:
+    """Fix the phase, see `set_learning_phase`, of what is built inside."""
+    before = graph_state().learning_phase
+    set_learning_phase(value)
+    try:
+        yield
+    finally:
+        graph_state().learning_phase = before
 
 
 # --- values
