@@ -72,7 +72,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "ray": ("flowrt.distribute.launch.ray_cluster",),
     "scipy": ("flowrt.contrib.opt.external", "flowrt.keras.preprocessing.affine"),
     "shtab": ("flowrt.cli.completion",),
-    "sklearn": ("flowrt.examples.tutorials.mnist.stand_in",),
+    "sklearn": ("flowrt.examples.tutorials.mnist.stand_in", "flowrt.keras.scikit_learn"),
     "safetensors": ("flowrt.train.checkpoints.shard_file",),
     "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
     "zlib_ng": ("flowrt.rendezvous.channel.framing", "flowrt.train.checkpoints.shard_file"),
@@ -438,7 +438,7 @@ ROOM_ORDER: dict[str, tuple[str, ...]] = {
     ),
     "keras": (
         "state", "", "optimizers", "preprocessing", "saving", "engine", "model_graph", "layers",
-        "applications", "models", "estimator", "backend",
+        "applications", "models", "estimator", "scikit_learn", "backend",
     ),
     "train": ("", "optimizers", "coordination", "checkpoints", "hooks", "sessions", "elastic"),
     "nn": ("rnn_cell", ""),

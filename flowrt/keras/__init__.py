@@ -23,6 +23,7 @@ engine                  `Layer`, `Model`, `Sequential`
 layers                  the layers
 models                  models from their data; copies
 estimator               models as estimators
+scikit_learn            models as scikit-learn's estimators
 backend                 flowrt's operations under Keras's names
 network_functions       its convolutions, pooling, losses
 """
@@ -49,6 +50,7 @@ from flowrt.keras import optimizers as optimizers
 from flowrt.keras import preprocessing as preprocessing
 from flowrt.keras import progress_bar as progress_bar
 from flowrt.keras import regularizers as regularizers
+from flowrt.keras import scikit_learn as scikit_learn
 from flowrt.keras import sequences as sequences
 from flowrt.keras.engine.input_layer import Input as Input
 from flowrt.keras.engine.model import Model as Model
@@ -63,6 +65,7 @@ _PATHS = """
     keras.local_files keras.model_graph
 utils: data_utils generic_utils layer_utils np_utils vis_utils -> keras.labels keras.sequences
     keras.identifiers keras.progress_bar keras.local_files keras.model_graph
+wrappers: scikit_learn -> keras.scikit_learn
 datasets: boston_housing cifar10 cifar100 fashion_mnist imdb mnist reuters -> keras.local_datasets
 engine: base_layer topology training -> keras keras.layers
 """

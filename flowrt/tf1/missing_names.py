@@ -19,7 +19,7 @@ from flowrt.errors import UnimplementedError
 
 _MISSING = """\
 this part of Keras is not supported. Instead: keras.Model, estimator.Estimator with a model_fn
-    keras.wrappers keras.experimental keras.mixed_precision
+    keras.experimental keras.mixed_precision
     keras.utils.multi_gpu_model
 this estimator is not supported. Instead: estimator.Estimator with a model_fn
     estimator.MultiLabelHead estimator.MultiHead estimator.LogisticRegressionHead
