@@ -11,9 +11,10 @@ state                   the session and the state of a graph
 identifiers             objects by name
 activations, constraints, initializers, regularizers, losses, metrics, optimizers, callbacks
 progress_bar            a line that shows how far an epoch is
+lengths                 ``utils.conv_utils``: lengths of convolutions, arguments for each dimension
 labels, sequences       ``utils``: one-hot labels; data with numbered batches
 preprocessing           texts, images and sequences of several lengths as arrays
-model_graph             ``utils``: models as pictures
+model_graph             ``utils``: models as pictures; inputs of a tensor
 array_pickles           pickled arrays, without their code
 local_files             files that Keras would download
 local_datasets          ``datasets``: those in ``~/.keras/datasets``
@@ -39,6 +40,7 @@ from flowrt.keras import identifiers as identifiers
 from flowrt.keras import initializers as initializers
 from flowrt.keras import labels as labels
 from flowrt.keras import layers as layers
+from flowrt.keras import lengths as lengths
 from flowrt.keras import local_datasets as local_datasets
 from flowrt.keras import local_files as local_files
 from flowrt.keras import losses as losses
@@ -63,16 +65,18 @@ __version__ = "2.2.4-tf"
 _PATHS = """
 : utils -> keras.labels keras.sequences keras.identifiers keras.progress_bar
     keras.local_files keras.model_graph
-utils: data_utils generic_utils layer_utils np_utils vis_utils -> keras.labels keras.sequences
-    keras.identifiers keras.progress_bar keras.local_files keras.model_graph
+utils: data_utils generic_utils layer_utils np_utils vis_utils -> keras.utils
+utils: conv_utils -> keras.lengths
 wrappers: scikit_learn -> keras.scikit_learn
 datasets: boston_housing cifar10 cifar100 fashion_mnist imdb mnist reuters -> keras.local_datasets
 engine: base_layer topology training -> keras keras.layers
 """
-_RENAMED = {
+_RENAMED = {"utils": {"serialize_keras_object": "serialize_object"}} | {
     f"datasets.{name}": {"load_data": f"load_{name}", "get_word_index": f"load_{name}_words"}
     for name in ("boston_housing", "cifar10", "cifar100", "fashion_mnist", "imdb", "mnist", "reuters")
 }
 
+# A layer may contain a model, so they are built by `models`, which comes after `layers`.
+layers.deserialize, layers.serialize = models.layer_from_config, identifiers.serialize_object  # type: ignore[attr-defined]
 make_paths("keras", read_paths(_PATHS), _RENAMED)
 __getattr__ = missing_from("keras")

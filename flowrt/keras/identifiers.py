@@ -73,6 +73,16 @@ def deserialize_object(
     return from_config(config)
 
 
+def deserialize_keras_object(
+    identifier: Any, module_objects: Mapping[str, Any] | None = None, custom_objects: Any = None,
+    printable_module_name: str = "object",
+) -> Any:  # fmt: skip
+    """`deserialize_object` of ``module_objects``, under Keras's name."""
+    return deserialize_object(
+        identifier, lookup_in(module_objects or {}), printable_module_name, custom_objects
+    )
+
+
 def lookup_in(names: Mapping[str, Any]) -> Callable[[str], Any]:
     """A look-up of public names of a module, also in the other of ``CamelCase`` and ``snake_case``."""
 

@@ -1,4 +1,4 @@
-"""``flowrt.keras.utils``: models as pictures, drawn by Graphviz's ``dot``."""
+"""``flowrt.keras.utils``: models as pictures, drawn by Graphviz's ``dot``, and the inputs of a tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 from flowrt.errors import FailedPreconditionError
 from flowrt.graph.source import misuse
-from flowrt.keras.engine.nodes import history_of
+from flowrt.keras.engine.nodes import history_of, source_inputs
+
+get_source_inputs = source_inputs
 
 _DIRECTIONS = ("TB", "BT", "LR", "RL")
 

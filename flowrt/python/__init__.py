@@ -58,6 +58,7 @@ keras.preprocessing: image -> keras.preprocessing.image
 keras.preprocessing: sequence -> keras.preprocessing.sequence
 keras.preprocessing: text -> keras.preprocessing.text
 keras.utils: data_utils generic_utils io_utils layer_utils np_utils vis_utils -> keras.utils
+keras.utils: conv_utils -> keras.lengths
 layers: base convolutional core layers normalization pooling -> layers
 layers: utils -> tf1.layer_arguments
 lib: ->

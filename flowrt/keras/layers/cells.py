@@ -26,7 +26,22 @@ from flowrt.keras.state.seeds import op_seed
 from flowrt.layers.core import is_symbolic, product
 from flowrt.nest import flatten
 
-__all__ = ["GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"]
+__all__ = ["AbstractRNNCell", "GRUCell", "LSTMCell", "SimpleRNNCell", "StackedRNNCells"]
+
+
+class AbstractRNNCell(Layer):
+    """Base of a user's cells, which define ``call(inputs, states)``, ``state_size`` and ``output_size``."""
+
+    def call(self, inputs: Any, states: Any) -> Any:
+        raise NotImplementedError(f"{type(self).__name__}: expected a method call(inputs, states)")
+
+    @property
+    def state_size(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__}: expected a property state_size")
+
+    @property
+    def output_size(self) -> Any:
+        raise NotImplementedError(f"{type(self).__name__}: expected a property output_size")
 
 
 class Cell(Layer):
