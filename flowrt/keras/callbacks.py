@@ -286,11 +286,11 @@ class ModelCheckpoint(Callback):
     def _save(self, epoch: int, logs: Logs) -> None:
         try:
             path = self.filepath.format(epoch=epoch + 1, **(logs or {}))
-        except (KeyError, IndexError) as error:
+        except (KeyError, IndexError):
             known = ", ".join(["epoch", *(logs or {})])
             raise misuse(
                 f"ModelCheckpoint: filepath: expected fields among {known}; got {self.filepath!r}"
-            ) from error
+            ) from None
         if self.save_best_only:
             current = self._watch.value(logs, "ModelCheckpoint")
             if current is None:

@@ -6,15 +6,22 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.graph.source import misuse
+
 Array = np.ndarray[Any, Any]
 
 
 def to_categorical(y: Any, num_classes: int | None = None, dtype: Any = "float32") -> Array:
-    """Integer labels as rows with a 1 at the label: ``[n]`` or ``[n, 1]`` as ``[n, num_classes]``."""
+    """Integer labels as rows with a 1 at the label: ``[n]`` or ``[n, 1]`` as ``[n, num_classes]``.
+
+    Raises `InvalidArgumentError` for labels of ``num_classes`` or more.
+    """
     labels = np.array(y, dtype="int")
     shape = labels.shape[:-1] if labels.ndim > 1 and labels.shape[-1] == 1 else labels.shape
     labels = labels.ravel()
     classes = num_classes or int(labels.max()) + 1
+    if len(labels) and labels.max() >= classes:
+        raise misuse(f"to_categorical: expected labels below num_classes, {classes}; got {labels.max()}")
     rows = np.zeros((len(labels), classes), dtype)
     rows[np.arange(len(labels)), labels] = 1
     return rows.reshape((*shape, classes))

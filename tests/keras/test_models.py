@@ -391,3 +391,12 @@ def test_an_epoch_cut_short_is_not_validated() -> None:
     stop = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: setattr(model, "stop_training", True))
     x = np.ones((4, 1))
     assert set(model.fit(x, x, verbose=0, validation_data=(x, x), callbacks=[stop]).history) == {"loss"}
+
+
+def test_training_ends_with_a_generator_that_ends_early(caplog: pytest.LogCaptureFixture) -> None:
+    model = keras.Sequential([layers.Dense(1, input_shape=(1,))])
+    model.compile("sgd", "mse")
+    x = np.ones((4, 1))
+    history = model.fit_generator(iter([(x, x)] * 2), steps_per_epoch=3, epochs=2, verbose=0)
+    assert history.epoch == [0]
+    assert "expected 3 batches in epoch 1; there were 2" in caplog.text

@@ -133,7 +133,13 @@ def _is_list_of_arrays(data: Sequence[Any]) -> bool:
 def _as_array(value: Any) -> Array:
     if isinstance(value, Tensor):
         raise misuse(f"expected arrays; got the tensor {value!r}. Make the model of an Input(tensor=...)")
-    return np.asarray(getattr(value, "values", value) if hasattr(value, "iloc") else value)
+    try:
+        return np.asarray(getattr(value, "values", value) if hasattr(value, "iloc") else value)
+    except ValueError:
+        raise misuse(
+            "expected an array, or lists of one length; got lists of several. Sequences of several lengths "
+            "need pad_sequences"
+        ) from None
 
 
 def _column(array: Array, rank: int | None) -> Array:

@@ -462,6 +462,8 @@ def as_tuple(shape: Any) -> tuple[int | None, ...]:
     """A shape as a tuple of numbers and None. Raises `DTypeError` for what is none."""
     if isinstance(shape, TensorShape):
         return tuple(shape.as_list())
+    if isinstance(shape, str):
+        raise misuse(f"expected a shape; got {shape!r}", DTypeError)
     try:
         return tuple(None if getattr(n, "value", n) is None else int(n) for n in shape)
     except TypeError:

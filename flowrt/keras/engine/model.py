@@ -245,6 +245,8 @@ class Model(Network):
         """
         epochs = options.pop("nb_epoch", epochs)
         _refuse_others("fit", options, self.fit)
+        if callbacks is not None and not isinstance(callbacks, (list, tuple)):
+            raise misuse(f"fit: callbacks: expected a list of callbacks; got {callbacks!r}")
         if isinstance(epochs, bool) or not isinstance(epochs, (int, np.integer)):
             raise misuse(f"fit: epochs: expected a whole number; got {epochs!r}")
         self._set_inputs(x, y)

@@ -65,6 +65,9 @@ class Network(Layer):
                 raise misuse(f"Model: expected tensors as outputs; got {each!r}")
         self.outputs = [convert_to_tensor(t) for t in flatten(outputs)]
         _record_operations(self.inputs, self.outputs)
+        for each in self.outputs:
+            if history_of(each) is None:
+                raise misuse(f"Model: expected outputs computed from the inputs; got {each!r}")
         self._layers, self._nodes = _sorted_graph(self.inputs, self.outputs)
         names = [layer.name for layer in self._layers]
         if len(set(names)) < len(names):

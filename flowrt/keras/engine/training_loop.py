@@ -10,6 +10,7 @@ import numpy as np
 from flowrt.graph.source import misuse
 from flowrt.keras.callbacks import CallbackList
 from flowrt.keras.engine.batches import Array, Batch, Batches
+from flowrt.logging import warning
 
 Step = Callable[[Batch], Sequence[Any]]
 
@@ -64,6 +65,12 @@ def fit_loop(
         if empty:
             hint = ". Does the dataset or generator end? Its repeat() does not" if epoch > epochs[0] else ""
             raise misuse(f"fit: expected batches in epoch {epoch + 1}; there were none{hint}")
+        if batches.steps is not None and index + 1 < batches.steps and not model.stop_training:
+            warning(
+                f"fit: expected {batches.steps} batches in epoch {epoch + 1}; there were {index + 1}. It "
+                "ends here. Does the dataset or generator need a repeat()?"
+            )
+            model.stop_training = True
         logs = dict(zip(names, averages.results(), strict=True))
         if not model.stop_training:  # an epoch that a callback cut short has no validation
             logs |= validate(epoch)

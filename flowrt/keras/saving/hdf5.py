@@ -6,13 +6,14 @@ The only module that needs `h5py`; without it there is an `UnimplementedError`.
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from flowrt.errors import UnimplementedError
+from flowrt.errors import DataLossError, UnimplementedError
 from flowrt.graph.source import misuse
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +21,9 @@ Array = np.ndarray[Any, Any]
 
 @contextmanager
 def open_file(path: str, mode: str) -> Iterator[Any]:
-    """The file at ``path``. Raises `UnimplementedError` without `h5py`, `OSError` if it cannot be opened."""
+    """The file at ``path``. Raises `UnimplementedError` without `h5py`, `OSError` if it cannot be opened,
+    `DataLossError` for one to be read that is no HDF5 file.
+    """
     try:
         h5py = importlib.import_module("h5py")
     except ImportError:
@@ -29,6 +32,10 @@ def open_file(path: str, mode: str) -> Iterator[Any]:
             " name that does not end with .h5",
             UnimplementedError,
         ) from None
+    if mode == "r" and os.path.isfile(path) and not h5py.is_hdf5(path):
+        raise misuse(
+            f"{path}: expected an HDF5 file; its {os.path.getsize(path)} bytes begin otherwise", DataLossError
+        )
     with h5py.File(path, mode) as file:
         yield file
 
