@@ -104,7 +104,8 @@ def random_zoom(
     """
     if len(zoom_range) != 2:
         raise misuse(f"random_zoom: expected zoom_range [least, most]; got {zoom_range!r}")
-    zooms = (1, 1) if tuple(zoom_range) == (1, 1) else np.random.uniform(*zoom_range, 2)
+    least, most = zoom_range
+    zooms = (1, 1) if least == most == 1 else np.random.uniform(least, most, 2)
     return apply_affine_transform(
         x, zx=zooms[0], zy=zooms[1], channel_axis=channel_axis, fill_mode=fill_mode, cval=cval,
         order=interpolation_order,
