@@ -91,6 +91,7 @@ from flowrt.graph.ops.linalg.einsum import einsum
 from flowrt.graph.ops.linalg.fourier import fft, fft2d, fft3d, ifft, ifft2d, ifft3d
 from flowrt.graph.ops.linalg.matmul import cross, matmul, tensordot
 from flowrt.graph.ops.linalg.matrix_parts import *
+from flowrt.graph.ops.linalg.matrix_powers import matrix_square_root
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
 from flowrt.graph.ops.nn.fake_quant import *
 from flowrt.graph.ops.nn.norms import *

@@ -1382,6 +1382,15 @@ def matrix_solve(
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a singular matrix.
     """
 
+def matrix_square_root(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The principal square roots of square matrices.
+
+    Raises `InvalidArgumentError`, when run, for a matrix with an eigenvalue that is zero or negative.
+    """
+
 def matrix_triangular_solve(
     matrix: NumericLike,
     rhs: NumericLike,

@@ -192,3 +192,43 @@ def test_a_program_can_have_its_own() -> None:
 def test_operators_are_made_of_operators() -> None:
     with pytest.raises(DTypeError, match="LinearOperatorKronecker: expected operators; got ndarray"):
         tf.linalg.LinearOperatorKronecker([np.ones((2, 2))])
+
+
+def test_functions_of_matrices_take_operators() -> None:
+    """As in TensorFlow 1.15: those of `linalg` with a method that does the same."""
+    numbers, vectors = matrix(3, 3) + 1j * matrix(3, 3).T, matrix(3, 2) + 0j
+    operator, lin = FullMatrix(numbers), tf.linalg
+    positive = FullMatrix(definite(3), is_self_adjoint=True, is_positive_definite=True)
+    pairs = [
+        (tf.matmul(operator, vectors), numbers @ vectors),
+        (
+            tf.matmul(operator, vectors.T, adjoint_a=True, adjoint_b=True),
+            numbers.conj().T @ vectors.T.conj().T,
+        ),
+        (tf.matmul(vectors.T, operator), vectors.T @ numbers),
+        (tf.matmul(vectors, operator, adjoint_a=True, adjoint_b=True), vectors.conj().T @ numbers.conj().T),
+        (tf.matmul(operator, Diag(vectors[:, 0] + 2)).to_dense(), numbers * (vectors[:, 0] + 2)),
+        (lin.solve(operator, vectors), np.linalg.solve(numbers, vectors)),
+        (lin.inv(operator, adjoint=True).to_dense(), np.linalg.inv(numbers).conj().T),
+        (lin.adjoint(operator).to_dense(), numbers.conj().T),
+        (lin.det(operator), np.linalg.det(numbers)),
+        (lin.trace(operator), np.trace(numbers)),
+        (lin.diag_part(operator), np.diag(numbers)),
+        (lin.logdet(positive), np.linalg.slogdet(definite(3))[1]),
+        (lin.cholesky(positive).to_dense(), np.linalg.cholesky(definite(3))),
+    ]
+    with tf.Session() as session:
+        for found, (_, expected) in zip(session.run([made for made, _ in pairs]), pairs, strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_functions_that_operators_do_not_have_say_so() -> None:
+    operator = FullMatrix(matrix(3, 3))
+    with pytest.raises(UnimplementedError, match="expected adjoints of operators; got a transpose"):
+        tf.matmul(operator, matrix(3, 3), transpose_a=True)
+    with pytest.raises(DTypeError, match="solve: expected an operator, or two tensors"):
+        tf.linalg.solve(matrix(3, 3), operator)
+    with pytest.raises(InvalidArgumentError, match="not said to be self-adjoint"):
+        tf.linalg.logdet(operator)
+    with pytest.raises(UnimplementedError, match="Qr: expected tensors"):
+        tf.linalg.qr(operator)

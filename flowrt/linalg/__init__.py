@@ -18,6 +18,7 @@ from flowrt.graph.ops.linalg.decompositions import matrix_inverse as inv
 from flowrt.graph.ops.linalg.decompositions import matrix_solve as solve
 from flowrt.graph.ops.linalg.decompositions import matrix_triangular_solve as triangular_solve
 from flowrt.graph.ops.linalg.einsum import einsum
+from flowrt.graph.ops.linalg.lu import lu, lu_matrix_inverse, lu_reconstruct, lu_solve
 from flowrt.graph.ops.linalg.matmul import cross, matmul, matvec, tensordot
 from flowrt.graph.ops.linalg.matrix_parts import adjoint, eye, trace
 from flowrt.graph.ops.linalg.matrix_parts import diag as tensor_diag
@@ -26,9 +27,12 @@ from flowrt.graph.ops.linalg.matrix_parts import matrix_band_part as band_part
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag as diag
 from flowrt.graph.ops.linalg.matrix_parts import matrix_diag_part as diag_part
 from flowrt.graph.ops.linalg.matrix_parts import matrix_set_diag as set_diag
+from flowrt.graph.ops.linalg.matrix_powers import matrix_logarithm as logm
+from flowrt.graph.ops.linalg.matrix_powers import matrix_square_root as sqrtm
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eig as eigh
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd
+from flowrt.graph.ops.linalg.tridiagonal import tridiagonal_matmul, tridiagonal_solve
 from flowrt.graph.ops.nn.moments import l2_normalize
 from flowrt.graph.ops.nn.norms import global_norm, norm
 from flowrt.linalg.matrix_functions import matrix_exponential as expm

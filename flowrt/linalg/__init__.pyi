@@ -9,7 +9,9 @@ from flowrt import matrix_band_part as _band_part
 from flowrt import matrix_determinant as _det
 from flowrt import matrix_inverse as _inv
 from flowrt import matrix_solve as _solve
+from flowrt import matrix_square_root as _sqrtm
 from flowrt import matrix_triangular_solve as _triangular_solve
+from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as _transpose
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose as matrix_transpose
 from flowrt.graph.ops.linalg.decompositions import cholesky_solve as cholesky_solve
@@ -17,6 +19,10 @@ from flowrt.graph.ops.linalg.decompositions import logdet as logdet
 from flowrt.graph.ops.linalg.decompositions import qr as qr
 from flowrt.graph.ops.linalg.decompositions import slogdet as slogdet
 from flowrt.graph.ops.linalg.einsum import einsum as einsum
+from flowrt.graph.ops.linalg.lu import lu as lu
+from flowrt.graph.ops.linalg.lu import lu_matrix_inverse as lu_matrix_inverse
+from flowrt.graph.ops.linalg.lu import lu_reconstruct as lu_reconstruct
+from flowrt.graph.ops.linalg.lu import lu_solve as lu_solve
 from flowrt.graph.ops.linalg.matmul import matmul as matmul
 from flowrt.graph.ops.linalg.matmul import matvec as matvec
 from flowrt.graph.ops.linalg.matmul import tensordot as tensordot
@@ -29,8 +35,11 @@ from flowrt.graph.ops.linalg.matrix_parts import trace as trace
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eig as _eigh
 from flowrt.graph.ops.linalg.spectral import self_adjoint_eigvals as _eigvalsh
 from flowrt.graph.ops.linalg.spectral import svd as svd
+from flowrt.graph.ops.linalg.tridiagonal import tridiagonal_matmul as tridiagonal_matmul
+from flowrt.graph.ops.linalg.tridiagonal import tridiagonal_solve as tridiagonal_solve
 from flowrt.graph.ops.nn.norms import global_norm as global_norm
 from flowrt.graph.ops.nn.norms import norm as norm
+from flowrt.graph.typing import NumericLike
 from flowrt.linalg.circulant import LinearOperatorCirculant as LinearOperatorCirculant
 from flowrt.linalg.circulant import LinearOperatorCirculant2D as LinearOperatorCirculant2D
 from flowrt.linalg.circulant import LinearOperatorCirculant3D as LinearOperatorCirculant3D
@@ -65,9 +74,19 @@ eigh = _eigh
 eigvalsh = _eigvalsh
 expm = _expm
 inv = _inv
+def logm(
+    input: NumericLike,
+    name: builtins.str | None = None,
+) -> Tensor:
+    """The principal logarithms of square complex matrices.
+
+    Raises `InvalidArgumentError`, when run, for a matrix with an eigenvalue that is zero or negative.
+    """
+
 lstsq = _lstsq
 set_diag = _set_diag
 solve = _solve
+sqrtm = _sqrtm
 tensor_diag = _tensor_diag
 tensor_diag_part = _tensor_diag_part
 transpose = _transpose

@@ -63,6 +63,9 @@ class LinearOperator:
     Raises `InvalidArgumentError` for hints that contradict each other.
     """
 
+    own_functions: ClassVar[dict[str, Callable[..., Any]]] = {}
+    """Public functions, by their names, as they are for operators: see `graph.construction.composites`."""
+
     def __init__(
         self,
         dtype: Any,
@@ -697,3 +700,52 @@ SOLUTIONS: list[Rule] = [
     Rule(LinearOperator, LinearOperator, lambda a, b: _composed(LinearOperatorInversion(a), b)),
 ]
 """The rules of `LinearOperator.solve`."""
+
+
+# --- functions of matrices, for operators
+
+
+def _matmul(
+    a: Any,
+    b: Any,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    adjoint_a: bool = False,
+    adjoint_b: bool = False,
+    a_is_sparse: bool = False,
+    b_is_sparse: bool = False,
+    name: str = "matmul",
+) -> Any:
+    if transpose_a or transpose_b:
+        raise misuse("matmul: expected adjoints of operators; got a transpose", UnimplementedError)
+    if isinstance(a, LinearOperator):
+        return a.matmul(b, adjoint_a, adjoint_b, name)
+    return adjoint(b.matmul(a, not adjoint_b, not adjoint_a, name))  # a b is the adjoint of b^H a^H
+
+
+def _matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Any:
+    if not isinstance(matrix, LinearOperator):
+        raise misuse("solve: expected an operator, or two tensors; got a tensor and an operator", DTypeError)
+    return matrix.solve(rhs, adjoint, name=name or "solve")
+
+
+def _matrix_inverse(input: LinearOperator, adjoint: bool = False, name: str | None = None) -> Any:
+    inverse = input.inverse(name or "inverse")
+    return inverse.adjoint() if adjoint else inverse
+
+
+def _logdet(matrix: LinearOperator, name: str | None = None) -> Any:
+    if not (matrix.is_positive_definite and matrix.is_self_adjoint):
+        raise misuse(f"logdet: {matrix.name} is not said to be self-adjoint and positive definite")
+    return matrix.log_abs_determinant(name or "logdet")
+
+
+def _by_method(method: str) -> Callable[..., Any]:
+    return lambda operator, name=None: getattr(operator, method)(name or method)
+
+
+LinearOperator.own_functions.update({
+    "matmul": _matmul, "MatrixSolve": _matrix_solve, "MatrixInverse": _matrix_inverse, "logdet": _logdet,
+    "adjoint": _by_method("adjoint"), "trace": _by_method("trace"), "Cholesky": _by_method("cholesky"),
+    "MatrixDeterminant": _by_method("determinant"), "MatrixDiagPart": _by_method("diag_part"),
+})  # fmt: skip

@@ -66,7 +66,7 @@ there are no quantized dtypes. Instead: round, clip_by_value and cast
     train.do_quantize_training_on_graphdef
 there is no such operation. Instead: NumPy's or SciPy's in a py_func
     extract_volume_patches histogram_fixed_width_bins
-    lbeta matrix_square_root nn.dilation2d nn.erosion2d
+    lbeta nn.dilation2d nn.erosion2d
     nn.fractional_avg_pool nn.fractional_max_pool
 there is one hash of strings. Instead: strings.to_hash_bucket_fast
     fingerprint string_to_hash_bucket string_to_hash_bucket_strong

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.surface.all  # noqa: F401  (an op of one module may use ops of later ones)
+import flowrt.graph.ops.surface.all
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.constant import constant, placeholder
@@ -481,3 +481,70 @@ def test_clip_by_global_norm_refuses_anything_but_a_list_of_tensors() -> None:
 
 def test_clip_by_average_norm_divides_by_the_number_of_elements() -> None:
     np.testing.assert_allclose(value_of(clip_by_average_norm([6.0, 8.0], 1.0)), [1.2, 1.6], rtol=1e-6)
+
+
+# --- LU decompositions, roots and logarithms, tridiagonal matrices
+
+
+def test_lu_of_several_blocks_puts_the_largest_row_first() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 150, 150))
+    factors, places = flowrt.Session().run(flowrt.linalg.lu(x))
+    product = (np.tril(factors, -1) + np.eye(150)) @ np.triu(factors)
+    np.testing.assert_allclose(product, np.take_along_axis(x, places[..., None], 1), atol=1e-10)
+    assert np.abs(np.tril(factors, -1)).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["lu", "sqrtm", "logm"])
+def test_a_singular_matrix_has_no_lu_root_or_logarithm(name: str) -> None:
+    singular = np.array([[1, 2], [2, 4]], np.complex128)
+    with pytest.raises(InvalidArgumentError, match=r"expected an? (invertible )?matrix"):
+        flowrt.Session().run(getattr(flowrt.linalg, name)(singular))
+
+
+def test_a_negative_eigenvalue_has_no_real_root() -> None:
+    with pytest.raises(InvalidArgumentError, match="without eigenvalues that are zero or negative"):
+        flowrt.linalg.sqrtm([[1.0, 2.0], [2.0, 1.0]]).eval(session=flowrt.Session())
+
+
+def test_roots_and_logarithms_undo_products_and_exponentials() -> None:
+    """A defective matrix, a rotation, numbers far apart, and a batch of them."""
+    x = np.array([[[4, 1], [0, 4]], [[0, -9], [9, 0]], [[1e-8, 3], [0, 1e8]]])
+    root = flowrt.linalg.sqrtm(x)
+    squared, again = flowrt.Session().run([root @ root, flowrt.linalg.expm(flowrt.linalg.logm(x + 0j))])
+    np.testing.assert_allclose(squared, x, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(again[:2], x[:2], rtol=1e-12, atol=1e-12)
+
+
+def test_elements_beside_the_diagonals_are_not_read() -> None:
+    diagonals = flowrt.constant([[1, np.nan], [2, 2], [np.nan, 1]])
+    solution = flowrt.linalg.tridiagonal_solve(diagonals, [3.0, 3.0])
+    product = flowrt.linalg.tridiagonal_matmul(diagonals, [[1.0], [1.0]])
+    found = flowrt.Session().run([solution, product, *flowrt.gradients([solution, product], diagonals)])
+    np.testing.assert_allclose(found[0], [1, 1], rtol=1e-6)
+    np.testing.assert_allclose(found[1], [[3], [3]])
+    np.testing.assert_allclose(found[2], [[2 / 3, 0], [2 / 3, 2 / 3], [0, 2 / 3]], rtol=1e-6)
+
+
+def test_right_sides_in_rows_give_solutions_in_rows() -> None:
+    """As in TensorFlow 1.15; 2.21 gives columns."""
+    diagonals, rows = np.eye(3)[[1, 0, 2]] + [[0], [3], [0]], np.ones((2, 3))
+    columns = flowrt.linalg.tridiagonal_solve(diagonals, rows.T)
+    turned = flowrt.linalg.tridiagonal_solve(diagonals, rows, transpose_rhs=True)
+    found = flowrt.Session().run([columns, turned])
+    np.testing.assert_array_equal(found[0].T, found[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((np.ones((2, 3)), np.ones(3)), "expected diagonals .*3, n"),
+        ((np.ones((3, 3)), np.ones((2, 3, 1))), "expected rhs of as many dimensions"),
+        ((np.ones((3, 3)), np.ones(3), "band"), "expected diagonals_format compact"),
+        (([np.ones(1), np.ones(3), np.ones(2)], np.ones(3), "sequence"), "expected 3 or 2 elements"),
+        (([np.ones(3)], np.ones(3), "sequence"), "expected a sequence of three"),
+    ],
+    ids=["count", "rank", "format", "length", "sequence"],
+)
+def test_tridiagonal_matrices_say_what_they_expect(arguments: tuple[Any, ...], text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=text):
+        flowrt.linalg.tridiagonal_solve(*arguments)

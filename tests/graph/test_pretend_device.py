@@ -56,7 +56,7 @@ WAITING = """
     CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
     DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance LinearRecurrence ListDiff
-    Multinomial MultinomialAt
+    MatrixLogarithm Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
     NonMaxSuppressionV5 Polygamma QuantileBuckets RandomGamma RandomGammaAt RandomPoissonV2
     RandomPoissonV2At

@@ -11,6 +11,38 @@ def from_singular_values(tf, values, left, right):
     return tf.matmul(left * values[:, None], right, adjoint_b=True)
 
 
+def tridiagonal_calls(tf, rng):
+    solve, product = tf.linalg.tridiagonal_solve, tf.linalg.tridiagonal_matmul
+    diagonals, right = rng.normal(size=(2, 3, 4)), rng.normal(size=(2, 4, 3))
+    whole = rng.normal(size=(2, 4, 4))
+    complex_ = diagonals + 1j * rng.normal(size=(2, 3, 4))
+
+    def of_three(function, t, u):
+        parts = [t[:, 0], t[:, 1], t[:, 2]]
+        return function(parts, u, diagonals_format="sequence")
+
+    def shorter(t, u):
+        return solve([t[:, 0, :-1], t[:, 1], t[:, 2, 1:]], u, diagonals_format="sequence")
+
+    return {
+        "tridiagonal_solve": (solve, diagonals, right),
+        "tridiagonal_solve_complex_value": (solve, complex_[0], right[0] * (1 + 1j)),
+        "tridiagonal_solve_vector": (solve, diagonals, right[..., 0]),
+        "tridiagonal_solve_without_pivoting": (
+            lambda t, u: solve(t, u, partial_pivoting=False), diagonals, right,
+        ),
+        "tridiagonal_solve_conjugate_value": (
+            lambda t, u: solve(t, u, conjugate_rhs=True), complex_[0], right[0] * (1 + 1j),
+        ),
+        "tridiagonal_solve_sequence": (lambda t, u: of_three(solve, t, u), diagonals, right),
+        "tridiagonal_solve_shorter": (shorter, diagonals, right),
+        "tridiagonal_solve_matrix": (lambda t, u: solve(t, u, diagonals_format="matrix"), whole, right),
+        "tridiagonal_matmul": (product, diagonals, right),
+        "tridiagonal_matmul_sequence": (lambda t, u: of_three(product, t, u), diagonals, right),
+        "tridiagonal_matmul_matrix": (lambda t, u: product(t, u, diagonals_format="matrix"), whole, right),
+    }  # fmt: skip
+
+
 def calls(tf):
     rng = np.random.default_rng(13)
     a, b = rng.normal(size=(2, 2, 3, 3))
@@ -103,5 +135,16 @@ def calls(tf):
         "matrix_rank_value": (tf.linalg.matrix_rank, np.stack([a[0], np.outer(row, row)])),
         "pinv": (tf.linalg.pinv, tall),
         "pinv_of_few": (lambda t: tf.linalg.pinv(t, rcond=0.5), a),
+        "lu_value": (tf.linalg.lu, a + 2 * np.eye(3)),
+        "lu_complex_value": (lambda t: tf.linalg.lu(t, tf.int64), complex_),
+        "lu_large_value": (tf.linalg.lu, rng.normal(size=(70, 70))),
+        "lu_solve_value": (lambda t, u: tf.linalg.lu_solve(*tf.linalg.lu(t), rhs=u), a, right),
+        "lu_reconstruct_value": (lambda t: tf.linalg.lu_reconstruct(*tf.linalg.lu(t)), a),
+        "lu_matrix_inverse_value": (lambda t: tf.linalg.lu_matrix_inverse(*tf.linalg.lu(t)), a),
+        "sqrtm": (tf.linalg.sqrtm, definite),
+        "sqrtm_turned": (tf.linalg.sqrtm, a + 3 * np.eye(3)),
+        "sqrtm_complex_value": (tf.linalg.sqrtm, complex_),
+        "logm_value": (tf.linalg.logm, complex_),
+        **tridiagonal_calls(tf, rng),
         "global_norm": (lambda t, u: tf.linalg.global_norm([t, u]), a, b),
     }

@@ -50,6 +50,7 @@ ABSENT: dict[str, tuple[str, ...]] = {
     ),
     _MATRICES: (
         "MatrixInverse", "Cholesky", "MatrixSolve", "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2",
+        "Lu", "MatrixSquareRoot", "MatrixLogarithm", "TridiagonalSolve",
     ),
     _SPECIAL: (
         "Erfinv", "Lgamma", "Digamma", "Polygamma", "Zeta", "Igamma", "Igammac", "IgammaGradA",

@@ -17,6 +17,7 @@ import numpy as np
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import BatchRule
@@ -49,12 +50,12 @@ def adjoint_of(x: Tensor) -> Tensor:
     return matrix_transpose(x, conjugate=True)
 
 
-def _square(s: ShapeContext) -> Sequence[Shape]:
+def square(s: ShapeContext) -> Sequence[Shape]:
     dims = matrix_shape(s.shapes[0], square=True)
     return [None if dims is None else merge(dims, (*dims[:-2], dims[-1], dims[-2]))]
 
 
-def _lapack(function: Any, expected: str) -> Any:
+def lapack(function: Any, expected: str) -> Any:
     """``function`` with an error that names the ``expected`` input in place of LAPACK's."""
 
     def run(*arguments: Any, **options: Any) -> Any:
@@ -66,7 +67,7 @@ def _lapack(function: Any, expected: str) -> Any:
     return run
 
 
-def _of_matrices(flops: float, batch: BatchRule = leading) -> dict[str, Any]:
+def of_matrices(flops: float, batch: BatchRule = leading) -> dict[str, Any]:
     """Rules of an op of matrices that takes ``flops * n**3`` operations for each matrix of input 0."""
 
     def cost(inputs: Any, outputs: Any) -> float:
@@ -76,10 +77,10 @@ def _of_matrices(flops: float, batch: BatchRule = leading) -> dict[str, Any]:
     return {"cost": cost, "batch": batch}
 
 
-_INVERTIBLE = "an invertible matrix; got a singular one"
+INVERTIBLE = "an invertible matrix; got a singular one"
 
 
-def _well_conditioned(rng: np.random.Generator, *dims: int) -> Any:
+def well_conditioned(rng: np.random.Generator, *dims: int) -> Any:
     return rng.standard_normal((*dims, dims[-1])) + 3 * np.eye(dims[-1])
 
 
@@ -89,10 +90,10 @@ def _positive_definite(rng: np.random.Generator, *dims: int) -> Any:
 
 
 def _square_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    yield sample(_well_conditioned(rng, 3))
-    yield sample(_well_conditioned(rng, 2, 2))
-    yield sample(_well_conditioned(rng, 2).astype(np.float32))
-    yield sample(_well_conditioned(rng, 2) * (1 + 1j))
+    yield sample(well_conditioned(rng, 3))
+    yield sample(well_conditioned(rng, 2, 2))
+    yield sample(well_conditioned(rng, 2).astype(np.float32))
+    yield sample(well_conditioned(rng, 2) * (1 + 1j))
     yield sample(np.zeros((2, 0, 0)))
     yield sample(np.zeros((0, 2, 2), np.float32))
 
@@ -107,7 +108,7 @@ def _inverse_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
 
 
 def _inverse(xp: Any, input: Any, adjoint: bool, out: Any = None) -> Any:
-    inverse = _lapack(xp.linalg.inv, _INVERTIBLE)(conjugate_transposed(xp, input) if adjoint else input)
+    inverse = lapack(xp.linalg.inv, INVERTIBLE)(conjugate_transposed(xp, input) if adjoint else input)
     return delivered(xp, inverse, input.dtype, out)
 
 
@@ -115,12 +116,12 @@ matrix_inverse: OpDef[Tensor] = define_op(
     "MatrixInverse",
     "input: T in LAPACK -> T",
     attrs="adjoint: bool = False",
-    shape=_square,
+    shape=square,
     kernel=_inverse,
     vjp=_inverse_vjp,
-    samples=lambda rng: (*_square_samples(rng), sample(_well_conditioned(rng, 3), adjoint=True)),
+    samples=lambda rng: (*_square_samples(rng), sample(well_conditioned(rng, 3), adjoint=True)),
     axes="..a m! n! -> ..a m n",
-    **_of_matrices(2.0),
+    **of_matrices(2.0),
     doc="The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`.",
 )
 
@@ -144,7 +145,7 @@ matrix_determinant = define_op(
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
     samples=_square_samples,
     axes="..a m! n! -> ..a",
-    **_of_matrices(0.7),
+    **of_matrices(0.7),
     doc="The determinants of square matrices.",
 )
 
@@ -165,7 +166,7 @@ log_matrix_determinant: OpDef[list[Tensor]] = define_op(
     vjp=_slogdet_vjp,
     samples=_square_samples,
     axes="..a m! n! -> ..a, ..a",
-    **_of_matrices(0.7),
+    **of_matrices(0.7),
     doc="The signs and the logarithms of the absolute values of the determinants of square matrices.",
 )
 
@@ -182,6 +183,7 @@ def slogdet(input: NumericLike, name: str | None = None) -> LogMatrixDeterminant
     return LogMatrixDeterminant(*log_matrix_determinant(input, name=name))
 
 
+@takes_composites
 def logdet(matrix: NumericLike, name: str | None = None) -> Tensor:
     """The logarithm of the determinants of Hermitian positive definite matrices, by Cholesky
     decomposition.
@@ -196,7 +198,7 @@ def logdet(matrix: NumericLike, name: str | None = None) -> Tensor:
 
 
 def _cholesky(xp: Any, input: Any, out: Any = None) -> Any:
-    factor = _lapack(xp.linalg.cholesky, "a positive definite matrix; got one that is not")(input)
+    factor = lapack(xp.linalg.cholesky, "a positive definite matrix; got one that is not")(input)
     return delivered(xp, factor, input.dtype, out)
 
 
@@ -214,7 +216,7 @@ def _cholesky_vjp(op: Operation, dl: Tensor) -> list[Tensor]:
 cholesky = define_op(
     "Cholesky",
     "input: T in LAPACK -> T",
-    shape=_square,
+    shape=square,
     kernel=_cholesky,
     vjp=_cholesky_vjp,
     # differences of a symmetric function in directions that are not symmetric mean nothing
@@ -225,7 +227,7 @@ cholesky = define_op(
         sample(np.zeros((0, 2, 2))),
     ),
     axes="..a m! n! -> ..a m n",
-    **_of_matrices(1 / 3),
+    **of_matrices(1 / 3),
     doc="Lower triangular L with L L**H = input, of which only the lower triangle is read.",
 )
 
@@ -243,17 +245,17 @@ def _solve_shape(s: ShapeContext) -> Sequence[Shape]:
 def _solve_samples(rng: np.random.Generator) -> Iterable[Sample]:
     draw = rng.standard_normal
     for adjoint in (False, True):
-        yield sample(_well_conditioned(rng, 3), draw((3, 2)), adjoint=adjoint)
-        yield sample(_well_conditioned(rng, 2, 2) * (1 + 1j), draw((2, 2, 1)) * (1 - 2j), adjoint=adjoint)
-    yield sample(_well_conditioned(rng, 2, 2), draw((2, 2, 3)))
-    yield sample(_well_conditioned(rng, 2).astype(np.float32), draw((2, 0)).astype(np.float32))
+        yield sample(well_conditioned(rng, 3), draw((3, 2)), adjoint=adjoint)
+        yield sample(well_conditioned(rng, 2, 2) * (1 + 1j), draw((2, 2, 1)) * (1 - 2j), adjoint=adjoint)
+    yield sample(well_conditioned(rng, 2, 2), draw((2, 2, 3)))
+    yield sample(well_conditioned(rng, 2).astype(np.float32), draw((2, 0)).astype(np.float32))
 
 
 def _solve(xp: Any, matrix: Any, rhs: Any, adjoint: bool, out: Any = None) -> Any:
     if matrix.shape[:-2] != rhs.shape[:-2]:  # NumPy would broadcast them, CuPy does not
         batch = np.broadcast_shapes(matrix.shape[:-2], rhs.shape[:-2])
         matrix, rhs = (xp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (matrix, rhs))
-    x = _lapack(xp.linalg.solve, _INVERTIBLE)(conjugate_transposed(xp, matrix) if adjoint else matrix, rhs)
+    x = lapack(xp.linalg.solve, INVERTIBLE)(conjugate_transposed(xp, matrix) if adjoint else matrix, rhs)
     return delivered(xp, x, rhs.dtype, out)
 
 
@@ -279,7 +281,7 @@ matrix_solve: OpDef[Tensor] = define_op(
     vjp=_solve_vjp,
     samples=_solve_samples,
     axes="..a m! n!, ..a p! r -> ..a p r",
-    **_of_matrices(0.7),
+    **of_matrices(0.7),
     doc="""The X of ``matrix X = rhs``, or with ``adjoint`` of ``matrix**H X = rhs``.
 
     Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a singular matrix.
@@ -309,10 +311,10 @@ matrix_triangular_solve: OpDef[Tensor] = define_op(
     vjp=_triangular_vjp,
     samples=lambda rng: (
         *_solve_samples(rng),
-        sample(_well_conditioned(rng, 3), rng.standard_normal((2, 3, 2)), lower=False),
+        sample(well_conditioned(rng, 3), rng.standard_normal((2, 3, 2)), lower=False),
     ),
     axes="... m! n!, ... p! r -> ... p r",
-    **_of_matrices(0.7, broadcasting),
+    **of_matrices(0.7, broadcasting),
     doc="""The X of ``matrix X = rhs`` (with ``adjoint`` of ``matrix**H X = rhs``) for triangular matrices;
     batches broadcast.
 
@@ -362,16 +364,18 @@ def _qr_vjp(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Tensor]
     skew = _minus_adjoint(matmul(q, dq, adjoint_a=True))
     skew = add_v2(skew, _minus_adjoint(matmul(r, dr, adjoint_b=True)))
     orthogonal = subtract(dq, matmul(q, matmul(q, dq, adjoint_a=True)))
-    return [add_v2(matmul(q, add_v2(dr, _over_r(matrix_band_part(skew, -1, 0), r))), _over_r(orthogonal, r))]
+    return [
+        add_v2(matmul(q, add_v2(dr, over_upper(matrix_band_part(skew, -1, 0), r))), over_upper(orthogonal, r))
+    ]
 
 
 def _minus_adjoint(x: Tensor) -> Tensor:
     return subtract(x, adjoint_of(x))
 
 
-def _over_r(x: Tensor, r: Tensor) -> Tensor:
-    """``x r**-H``."""
-    return adjoint_of(matrix_triangular_solve(r, adjoint_of(x), lower=False))
+def over_upper(x: Tensor, upper: Tensor) -> Tensor:
+    """``x upper**-H``."""
+    return adjoint_of(matrix_triangular_solve(upper, adjoint_of(x), lower=False))
 
 
 qr_op: OpDef[list[Tensor]] = define_op(
@@ -390,7 +394,7 @@ qr_op: OpDef[list[Tensor]] = define_op(
         sample(rng.standard_normal((3, 2)).astype(np.float32)),
     ),
     axes="..a m! n! -> ..a q k, ..a l r",
-    **_of_matrices(2.0),
+    **of_matrices(2.0),
     doc="Matrices as a product of orthonormal columns q and an upper triangle r.",
 )
 

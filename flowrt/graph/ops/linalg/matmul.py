@@ -17,6 +17,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batched, broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
@@ -203,6 +204,7 @@ batch_matmul = define_op(
 )
 
 
+@takes_composites
 def matmul(
     a: NumericLike,
     b: NumericLike,

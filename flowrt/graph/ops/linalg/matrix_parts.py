@@ -17,6 +17,7 @@ from flowrt.dtypes import DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import batched, leading, rank_of
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.composites import takes_composites
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
@@ -361,12 +362,14 @@ def eye(
         )
 
 
+@takes_composites
 def trace(x: NumericLike, name: str | None = None) -> Tensor:
     """The sums ``[...]`` of the main diagonals of matrices ``[..., m, n]``."""
     with get_default_graph().name_scope(name or "Trace"):
         return reduce_sum(matrix_diag_part(convert_to_tensor(x)), [-1])
 
 
+@takes_composites
 def adjoint(matrix: NumericLike, name: str | None = None) -> Tensor:
     """The last two axes exchanged, conjugated."""
     return matrix_transpose(matrix, name=name or "adjoint", conjugate=True)

@@ -51,7 +51,17 @@ from flowrt.graph.ops.elementwise import (
     special,
     special_kernels,
 )
-from flowrt.graph.ops.linalg import decompositions, einsum, fourier, matmul, matrix_parts, spectral
+from flowrt.graph.ops.linalg import (
+    decompositions,
+    einsum,
+    fourier,
+    lu,
+    matmul,
+    matrix_parts,
+    matrix_powers,
+    spectral,
+    tridiagonal,
+)
 from flowrt.graph.ops.lists import stacked_lists, tensor_lists
 from flowrt.graph.ops.nn import (
     activations,
