@@ -139,6 +139,11 @@ from flowrt.variables.graph_scopes import *
 from flowrt.variables.graph_scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
+from flowrt.variables.partitioners import (
+    fixed_size_partitioner,
+    min_max_variable_partitioner,
+    variable_axis_size_partitioner,
+)
 from flowrt.variables.template import make_template
 from flowrt.variables.variable import *
 from flowrt.variables.variable_creators import variable_creator_scope
@@ -166,6 +171,7 @@ _LAZY_NAMES = {
     "functions.function": ("function",),
     "ragged": ("RaggedTensor",),
     "tf1.graph_import.import_graph_def": ("import_graph_def",),
+    "tf1.second_names": ("manip", "quantization", "queue", "spectral"),
     "protos.graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
     "protos.meta_graph_pb2": ("MetaGraphDef", "TensorInfo"),
     "protos.step_stats_pb2": ("RunMetadata",),

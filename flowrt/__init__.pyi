@@ -34,6 +34,7 @@ from flowrt import linalg as linalg
 from flowrt import logging as logging
 from flowrt import lookup as lookup
 from flowrt import losses as losses
+from flowrt import manip as manip
 from flowrt import math as math
 from flowrt import metrics as metrics
 from flowrt import nest as nest
@@ -41,6 +42,8 @@ from flowrt import nn as nn
 from flowrt import profiler as profiler
 from flowrt import python as python
 from flowrt import python_io as python_io
+from flowrt import quantization as quantization
+from flowrt import queue as queue
 from flowrt import ragged as ragged
 from flowrt import random as random
 from flowrt import resource_loader as resource_loader
@@ -49,6 +52,7 @@ from flowrt import saved_model as saved_model
 from flowrt import sets as sets
 from flowrt import signal as signal
 from flowrt import sparse as sparse
+from flowrt import spectral as spectral
 from flowrt import strings as strings
 from flowrt import summary as summary
 from flowrt import tensor_scatter_add as _tensor_scatter_nd_add
@@ -406,6 +410,9 @@ from flowrt.variables.graph_scopes import get_collection_ref as get_collection_r
 from flowrt.variables.graph_scopes import is_tensor as is_tensor
 from flowrt.variables.graph_scopes import name_scope as name_scope
 from flowrt.variables.graph_scopes import op_scope as op_scope
+from flowrt.variables.partitioners import fixed_size_partitioner as fixed_size_partitioner
+from flowrt.variables.partitioners import min_max_variable_partitioner as min_max_variable_partitioner
+from flowrt.variables.partitioners import variable_axis_size_partitioner as variable_axis_size_partitioner
 from flowrt.variables.template import make_template as make_template
 from flowrt.variables.variable import GraphKeys as GraphKeys
 from flowrt.variables.variable import Variable as Variable

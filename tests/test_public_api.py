@@ -91,7 +91,7 @@ def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
         ("python.ops.parsing_ops.parse_sequence_example", "Dataset.from_generator"),
         ("strings.ngrams", "str.split in a py_func"),
         ("user_ops", "py_func"),
-        ("manip", "reshape"),
+        ("raw_ops", "the functions of flowrt"),
         ("compat.v2", "compat.v1"),
     ],
 )

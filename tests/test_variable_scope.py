@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from flowrt.errors import DTypeError, InvalidArgumentError
 
 
 def test_variables_are_named_by_variable_scopes_and_operations_by_name_scopes() -> None:
@@ -262,9 +262,30 @@ def test_wrong_arguments_are_refused() -> None:
         tf.get_variable("w", dtype=tf.float32, initializer=tf.constant(1))
     with pytest.raises(InvalidArgumentError, match="expected an initializer, as its dtype is string"):
         tf.get_variable("w", [1], tf.string)
-    with pytest.raises(UnimplementedError, match="are never partitioned"):
-        tf.get_variable("w", [4], partitioner=lambda **_: [2])
     assert not tf.global_variables()
+
+
+def test_a_variable_with_a_partitioner_stays_one() -> None:
+    with tf.variable_scope("s", partitioner=tf.fixed_size_partitioner(2)):
+        variable = tf.get_variable("w", [4, 3])
+    assert (variable.name, variable.shape.as_list()) == ("s/w:0", [4, 3])
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "shape", "dtype", "parts"),
+    [
+        (tf.fixed_size_partitioner(3, axis=1), [4, 2], tf.float32, [1, 2]),
+        (tf.variable_axis_size_partitioner(100), [10, 10], tf.float32, [5, 1]),
+        (tf.variable_axis_size_partitioner(100, max_shards=3), [10, 10], tf.float64, [3, 1]),
+        (tf.variable_axis_size_partitioner(40, axis=1), [2, 6], tf.string, [1, 6]),
+        (tf.min_max_variable_partitioner(16), [1024, 1024], tf.float32, [16, 1]),
+        (tf.min_max_variable_partitioner(64, min_slice_size=1 << 20), [1024, 1024], tf.float32, [4, 1]),
+    ],
+    ids=["fixed", "axis_size", "most", "strings", "most_parts", "least_size"],
+)
+def test_partitioners_say_into_how_many_parts(partitioner: Any, shape: Any, dtype: Any, parts: Any) -> None:
+    """Numbers by hand from TensorFlow's rules."""
+    assert partitioner(shape=tf.TensorShape(shape), dtype=dtype) == parts
 
 
 # --- templates

@@ -16,13 +16,12 @@ import types
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakSet
 
 from flowrt.autograph import branches, loops, variables
-from flowrt.autograph.experimental import set_loop_options
+from flowrt.autograph.experimental import LEFT_ALONE, set_loop_options
 from flowrt.autograph.outer_names import functions_in, is_users_code
 from flowrt.autograph.python_functions import OVERLOADS
-from flowrt.errors import UnimplementedError
+from flowrt.errors import DTypeError, UnimplementedError
 
 
 def convert(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -35,7 +34,7 @@ def convert(func: Callable[..., Any]) -> Callable[..., Any]:
         return functools.partial(convert(func.func), *func.args, **func.keywords)
     if inspect.ismethod(func):
         return types.MethodType(convert(func.__func__), func.__self__)
-    if not inspect.isfunction(func):
+    if not inspect.isfunction(func) or func in LEFT_ALONE:
         return func
     reason = _obstacle(func)
     if reason is None:
@@ -145,13 +144,26 @@ def _value(name: ast.expr, namespace: dict[str, Any]) -> Any:
     return None
 
 
-_converted = WeakSet[Any]()
-"""The functions that were converted with the one around them."""
-
-
 def _artifact(function: Any) -> Any:
-    _converted.add(function)
+    LEFT_ALONE.add(function)
     return function
+
+
+def to_graph(
+    entity: Callable[..., Any],
+    recursive: bool = True,
+    arg_values: Any = None,
+    arg_types: Any = None,
+    experimental_optional_features: Any = None,
+) -> Callable[..., Any]:
+    """The function ``entity`` with Python's ``if``, ``while`` and ``for`` over tensors as `cond` and
+    `while_loop`. What it calls is always converted, too; the other arguments are accepted.
+
+    Raises `DTypeError` for what is no function, `UnimplementedError` without diastatic-malt.
+    """
+    if isinstance(entity, type) or not callable(entity):
+        raise DTypeError(f"to_graph: expected a function; got {entity!r:.80}")
+    return convert(entity)
 
 
 def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
@@ -175,7 +187,7 @@ def _callee(f: Any) -> Any:
 def _is_the_users(f: Any) -> bool:
     """Whether it is a function (or method) that the user has written, and not converted yet."""
     code = getattr(f, "__code__", None)
-    if not isinstance(code, types.CodeType) or getattr(f, "__func__", f) in _converted:
+    if not isinstance(code, types.CodeType) or getattr(f, "__func__", f) in LEFT_ALONE:
         return False
     return is_users_code(code)
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakSet
+
+LEFT_ALONE = WeakSet[Any]()
+"""Functions that the conversion leaves as they are: those of `do_not_convert`, and inner ones it has made."""
 
 
 def set_loop_options(
@@ -20,3 +24,11 @@ def set_loop_options(
     The conversion removes the call. The loop raises `InvalidArgumentError` for invariants that are not such a
     list, and for a variable that it does not change.
     """
+
+
+def do_not_convert(func: Any = None, **options: Any) -> Any:
+    """Decorate ``func``: it, and what it calls, runs as it is written. ``options`` are accepted."""
+    if func is None:
+        return do_not_convert
+    LEFT_ALONE.add(getattr(func, "__func__", func))
+    return func

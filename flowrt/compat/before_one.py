@@ -1,5 +1,4 @@
-"""Names of before TensorFlow 1.0, and `spectral`, which became `signal`: only the alias `tensorflow` has
-them.
+"""Names of before TensorFlow 1.0: only the alias `tensorflow` has them.
 
 Their arguments are TensorFlow 1's where the new name has them in another order.
 """
@@ -48,7 +47,6 @@ NAMES: Mapping[str, Mapping[str, str | Callable[..., Any]]] = {
         "inv": "reciprocal",
         "complex_abs": "abs",
         "listdiff": "setdiff1d",
-        "spectral": "signal",
         "concat_v2": "concat",
         "histogram_summary": _histogram_summary,
         "image_summary": _image_summary,
@@ -73,6 +71,7 @@ NAMES: Mapping[str, Mapping[str, str | Callable[..., Any]]] = {
     "nn": {
         "deconv2d": "nn.conv2d_transpose",
         "rnn": "nn.static_rnn",
+        "seq2seq": "contrib.legacy_seq2seq",
         "bidirectional_rnn": "nn.static_bidirectional_rnn",
     },
     "train": {"SummaryWriter": "summary.FileWriter", "SummaryWriterCache": "summary.FileWriterCache"},

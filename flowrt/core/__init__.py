@@ -8,7 +8,9 @@ from flowrt.tf1.missing_names import missing_from
 _PATHS = """
 example: example_pb2 feature_pb2 -> train
 framework: attr_value_pb2 graph_pb2 node_def_pb2 step_stats_pb2 summary_pb2 -> flowrt
+framework: variable_pb2 -> protos.meta_graph_pb2
 protobuf: config_pb2 meta_graph_pb2 -> flowrt
+protobuf: saver_pb2 -> protos.meta_graph_pb2
 util: event_pb2 -> flowrt summary
 """
 

@@ -7,12 +7,14 @@ from flowrt.graph.typing import LayerDataFormat
 from flowrt.graph.typing import LayerPadding
 from flowrt.graph.typing import NumericLike
 from flowrt.graph.typing import ShapeTensorLike
+from flowrt.layers.base import InputSpec as InputSpec
 from flowrt.layers.base import Layer as Layer
 from flowrt.layers.convolutional import Conv1D as Conv1D
 from flowrt.layers.convolutional import Conv2D as Conv2D
 from flowrt.layers.convolutional import Conv2DTranspose as Conv2DTranspose
 from flowrt.layers.convolutional import Conv3D as Conv3D
 from flowrt.layers.convolutional import Conv3DTranspose as Conv3DTranspose
+from flowrt.layers.convolutional import SeparableConv1D as SeparableConv1D
 from flowrt.layers.convolutional import SeparableConv2D as SeparableConv2D
 from flowrt.layers.core import Dense as Dense
 from flowrt.layers.core import Dropout as Dropout
@@ -322,6 +324,37 @@ def conv3d_transpose(
     reuse: builtins.bool | None = None,
 ) -> Tensor:
     """Makes a `Conv3DTranspose` and applies it to ``inputs``. The transpose of a `Conv3D`, as an upsampling layer: strides enlarge.
+    """
+
+def separable_conv1d(
+    inputs: NumericLike,
+    filters: builtins.int,
+    kernel_size: Ints,
+    strides: Ints = 1,
+    padding: LayerPadding = 'valid',
+    data_format: LayerDataFormat = 'channels_last',
+    dilation_rate: Ints = 1,
+    depth_multiplier: builtins.int = 1,
+    activation: Any = None,
+    use_bias: builtins.bool = True,
+    depthwise_initializer: Any = None,
+    pointwise_initializer: Any = None,
+    bias_initializer: Any = ...,
+    depthwise_regularizer: Any = None,
+    pointwise_regularizer: Any = None,
+    bias_regularizer: Any = None,
+    activity_regularizer: Any = None,
+    depthwise_constraint: Any = None,
+    pointwise_constraint: Any = None,
+    bias_constraint: Any = None,
+    trainable: builtins.bool = True,
+    name: builtins.str | None = None,
+    reuse: builtins.bool | None = None,
+) -> Tensor:
+    """Makes a `SeparableConv1D` and applies it to ``inputs``. A depthwise convolution of sequences ``[n, w, c]`` with ``depth_multiplier`` filters per channel, then
+    a pointwise one.
+
+    ``padding`` "causal" pads before, so that no output sees later inputs.
     """
 
 def separable_conv2d(

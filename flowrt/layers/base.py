@@ -313,3 +313,14 @@ def _doc_of_call(layer: type[Layer]) -> str:
     doc = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"
     doc = doc.replace("\nArgs:\n", "\nArgs:\n    inputs: The tensor that it is applied to.\n")
     return doc.replace("\nExample:\n", "\nReturns:\n    The layer's result, a tensor.\n\nExample:\n")
+
+
+class InputSpec:
+    """Expectations of an input, for programs that set them; nothing reads them."""
+
+    def __init__(
+        self, dtype: Any = None, shape: Any = None, ndim: int | None = None, max_ndim: int | None = None,
+        min_ndim: int | None = None, axes: dict[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.dtype, self.shape, self.axes = dtype, shape, dict(axes or {})
+        self.ndim, self.max_ndim, self.min_ndim = ndim, max_ndim, min_ndim

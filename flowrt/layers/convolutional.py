@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.padding import pad
-from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn import conv_functions as ops
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.tf1_signatures import passing_on, without_parameters
@@ -17,8 +18,9 @@ from flowrt.layers.core import KernelLayer
 from flowrt.layers.geometry import Windowed, count, layout, padding_mode, sizes, transposed_length
 
 __all__ = [
-    "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv2D", "conv1d", "conv2d",
-    "conv2d_transpose", "conv3d", "conv3d_transpose", "separable_conv2d",
+    "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv1D", "SeparableConv2D",
+    "conv1d", "conv2d", "conv2d_transpose", "conv3d", "conv3d_transpose", "separable_conv1d",
+    "separable_conv2d",
 ]  # fmt: skip
 
 
@@ -79,13 +81,7 @@ class Conv1D(_Conv, spatial=1, op=ops.conv1d):
     """
 
     def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
-        if padding == "CAUSAL":
-            before = self.dilation_rate[0] * (self.kernel_size[0] - 1)
-            paddings = (
-                [[0, 0], [before, 0], [0, 0]] if self.channel_axis == -1 else [[0, 0], [0, 0], [before, 0]]
-            )
-            inputs, padding = pad(inputs, paddings), "VALID"
-        return super()._convolve(inputs, padding)
+        return super()._convolve(*_padded_before(self, inputs, padding))
 
 
 class Conv2D(_Conv, spatial=2, op=ops.conv2d):
@@ -153,7 +149,7 @@ class Conv3DTranspose(_ConvTranspose, spatial=3, op=ops.conv3d_transpose):
     """The transpose of a `Conv3D`, as an upsampling layer: strides enlarge."""
 
 
-class SeparableConv2D(_Conv, spatial=2):
+class _SeparableConv(_Conv):
     """A depthwise convolution with ``depth_multiplier`` filters per channel, then a pointwise one."""
 
     def __init__(
@@ -195,16 +191,52 @@ class SeparableConv2D(_Conv, spatial=2):
         channels = self._known(input_shape, self.channel_axis)
         kernel = [*self.kernel_size, channels, self.depth_multiplier]
         self.depthwise_kernel = self._add_parameter("depthwise_kernel", kernel, "depthwise")
-        mixing = [1, 1, channels * self.depth_multiplier, self.filters]
+        mixing = [*(1,) * self.spatial, channels * self.depth_multiplier, self.filters]
         self.pointwise_kernel = self._add_parameter("pointwise_kernel", mixing, "pointwise")
         self._build_bias(self.filters)
 
+
+class SeparableConv1D(_SeparableConv, spatial=1):
+    """A depthwise convolution of sequences ``[n, w, c]`` with ``depth_multiplier`` filters per channel, then
+    a pointwise one.
+
+    ``padding`` "causal" pads before, so that no output sees later inputs.
+    """
+
     def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
-        strides = (1, 1, *self.strides) if self.channel_axis == 1 else (1, *self.strides, 1)
-        kernels, layout = (self.depthwise_kernel, self.pointwise_kernel), self.data_format
-        return ops.separable_conv2d(
-            inputs, *kernels, strides, padding, rate=self.dilation_rate, data_format=layout
-        )
+        """The convolution of images of one row."""
+        inputs, padding = _padded_before(self, inputs, padding)
+        row = 1 if self.channel_axis == -1 else 2
+        kernels = (expand_dims(kernel, 0) for kernel in (self.depthwise_kernel, self.pointwise_kernel))
+        strides, rate = (*self.strides, *self.strides), (1, *self.dilation_rate)
+        layout = self.data_format.replace("W", "HW")
+        found = _separable(expand_dims(inputs, row), kernels, strides, padding, rate, layout)
+        return squeeze(found, [row])
+
+
+class SeparableConv2D(_SeparableConv, spatial=2):
+    """A depthwise convolution with ``depth_multiplier`` filters per channel, then a pointwise one."""
+
+    def _convolve(self, inputs: Tensor, padding: Any) -> Tensor:
+        kernels = (self.depthwise_kernel, self.pointwise_kernel)
+        return _separable(inputs, kernels, self.strides, padding, self.dilation_rate, self.data_format)
+
+
+def _separable(
+    images: Tensor, kernels: Iterable[Any], strides: Any, padding: Any, rate: Any, layout: str
+) -> Tensor:
+    steps = (1, 1, *strides) if layout == "NCHW" else (1, *strides, 1)
+    return ops.separable_conv2d(images, *kernels, steps, padding, rate=rate, data_format=layout)
+
+
+def _padded_before(layer: _Conv, inputs: Tensor, padding: str) -> tuple[Tensor, str]:
+    """Sequences, and the padding that is left, with zeros before them where it is CAUSAL."""
+    if padding != "CAUSAL":
+        return inputs, padding
+    before = [layer.dilation_rate[0] * (layer.kernel_size[0] - 1), 0]
+    return pad(
+        inputs, [[0, 0], before, [0, 0]] if layer.channel_axis == -1 else [[0, 0], [0, 0], before]
+    ), "VALID"
 
 
 conv1d = layer_function(Conv1D)
@@ -212,4 +244,5 @@ conv2d = layer_function(Conv2D)
 conv3d = layer_function(Conv3D)
 conv2d_transpose = layer_function(Conv2DTranspose)
 conv3d_transpose = layer_function(Conv3DTranspose)
+separable_conv1d = layer_function(SeparableConv1D)
 separable_conv2d = layer_function(SeparableConv2D)

@@ -25,6 +25,7 @@ from flowrt.graph.ops.nn.losses import *
 from flowrt.graph.ops.nn.moments import *
 from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normalization, lrn
 from flowrt.graph.ops.nn.pooling import *
+from flowrt.graph.ops.nn.pooling_places import max_pool_with_argmax
 from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
 from flowrt.nn.ctc import *

@@ -45,6 +45,7 @@ from flowrt.graph.ops.nn.pooling import avg_pool3d as avg_pool3d
 from flowrt.graph.ops.nn.pooling import max_pool1d as max_pool1d
 from flowrt.graph.ops.nn.pooling import max_pool2d as max_pool2d
 from flowrt.graph.ops.nn.pooling import max_pool3d as max_pool3d
+from flowrt.graph.ops.nn.pooling_places import max_pool_with_argmax as max_pool_with_argmax
 from flowrt.graph.typing import DataFormat
 from flowrt.graph.typing import Ints
 from flowrt.graph.typing import NumericLike

@@ -5,12 +5,24 @@ flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 """
 
 from flowrt.config import device_listing
-from flowrt.tf1 import debugger, decorators, deprecation, file_io, layer_arguments
+from flowrt.tf1 import (
+    debugger,
+    decorators,
+    deprecation,
+    file_io,
+    inner_names,
+    inplace_ops,
+    inspection,
+    layer_arguments,
+)
 from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 _PATHS = """
 : pywrap_tensorflow -> train
+: tf2 -> tf1.inner_names
+autograph: autograph -> autograph
+autograph.impl: api -> autograph autograph.experimental
 : debug -> tf1.debugger
 debug: lib wrappers -> tf1.debugger
 debug.lib: debug_data -> tf1.debugger
@@ -25,6 +37,8 @@ data: ->
 data.ops: dataset_ops iterator_ops readers -> data
 data.util: nest -> nest
 estimator: estimator model_fn run_config -> estimator
+estimator: export -> estimator.export
+estimator.export: export export_lib export_output -> estimator.export
 estimator.inputs: numpy_io pandas_io -> estimator.inputs
 eager: context function -> flowrt
 framework: common_shapes constant_op function importer ops tensor_spec tensor_util -> flowrt
@@ -36,8 +50,8 @@ framework: graph_util graph_util_impl -> graph_util
 framework: op_def_registry -> graph.op_def
 framework: random_seed -> flowrt random
 framework: sparse_tensor -> flowrt sparse
-framework: tensor_shape -> flowrt graph.shapes
-framework: test_util -> test
+framework: tensor_shape -> flowrt graph.shapes tf1.inner_names
+framework: test_util -> test tf1.inner_names
 framework: versions -> compat.v1
 keras: activations -> keras.activations
 keras: backend -> keras.backend
@@ -67,8 +81,9 @@ lib.io: python_io tf_record -> python_io io
 ops: array_grad array_ops check_ops clip_ops confusion_matrix data_flow_ops functional_ops gen_array_ops
     gen_control_flow_ops gen_data_flow_ops gen_logging_ops gen_state_ops gen_string_ops gradients
     gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn parsing_ops
-    partitioned_variables resource_variable_ops script_ops session_ops state_ops template tensor_array_ops
-    variable_scope variables while_v2 -> flowrt
+    resource_variable_ops script_ops session_ops state_ops template tensor_array_ops
+    variable_scope while_v2 -> flowrt
+ops: partitioned_variables variables -> flowrt variables.partitioners
 ops: math_ops gen_math_ops standard_ops -> flowrt math
 ops: constant_op custom_gradient -> flowrt
 ops: control_flow_ops -> flowrt graph.ops.text.python_calls
@@ -83,8 +98,10 @@ ops: summary_ops summary_ops_v2 -> summary
 ops: nccl_ops -> contrib.nccl
 ops: bitwise_ops -> bitwise
 ops: init_ops init_ops_v2 -> flowrt initializers
+ops: inplace_ops -> tf1.inplace_ops
 ops: lookup_ops -> flowrt lookup
 ops: metrics metrics_impl -> metrics
+ops: resources -> tf1.inner_names
 ops: string_ops -> flowrt strings
 ops.linalg: linalg linalg_impl -> linalg
 ops.losses: losses losses_impl util -> losses
@@ -107,13 +124,18 @@ training: adadelta adagrad adagrad_da adam basic_session_run_hooks checkpoint_ma
 training: slot_creator -> train.optimizers.slot_creator
 training: moving_averages -> train.optimizers.moving_averages train
 util: compat -> compat
-util: deprecation -> tf1.deprecation
+util: deprecation -> tf1.deprecation tf1.inner_names
+util: function_utils tf_inspect -> tf1.inspection
 util: tf_contextlib tf_decorator -> tf1.decorators
 util: nest -> nest
 """
 
+_CONVOLUTIONS = ("Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv2D")
 _RENAMED: dict[str, dict[str, str]] = {
-    "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"}
+    "data.ops.dataset_ops": {"DatasetV1": "Dataset", "DatasetV2": "Dataset"},
+    "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"},
+    "framework.test_util": {"TensorFlowTestCase": "TestCase"},
+    "layers.convolutional": {name.replace("Conv", "Convolution"): name for name in _CONVOLUTIONS},
 }
 
 

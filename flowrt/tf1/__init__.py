@@ -7,10 +7,14 @@ decorators       tools for writers of decorators
 deprecation      decorators for deprecated functions and arguments
 file_io          `gfile` under older names
 graph_import     GraphDefs read, with TensorFlow 1's control flow
+inplace_ops      rows replaced or added to
+inspection       arguments of functions
 io_gfile         `gfile` under the names of TensorFlow 2
+inner_names      small functions of TensorFlow's inner modules
 inner_paths      modules for paths inside TensorFlow
 layer_arguments  helpers for writers of layers
 message_files    protobuf messages in files
 missing_names    names that TensorFlow has and flowrt lacks
+second_names     namespaces of functions that are elsewhere, too
 training         queue runners' inputs, Supervisor, SyncReplicasOptimizer
 """

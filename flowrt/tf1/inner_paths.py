@@ -74,9 +74,9 @@ def read_paths(table: str) -> dict[str, str]:
 
 
 def make_paths(root: str, sources: Mapping[str, str], renamed: Renamed) -> None:
-    """Put every path below the module ``flowrt.root`` into `sys.modules` and into its package."""
+    """Put every path below ``flowrt.root``, or below flowrt, into `sys.modules` and into its package."""
     for path, found in sorted(sources.items()):
-        module = InnerPath(f"{root}.{path}", found, renamed.get(path, {}))
+        module = InnerPath(f"{root}.{path}".lstrip("."), found, renamed.get(path, {}))
         parent, _, last = module.__name__.rpartition(".")
         sys.modules[module.__name__] = module
         setattr(sys.modules[parent], last, module)

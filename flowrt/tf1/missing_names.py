@@ -34,8 +34,6 @@ this factorization is not supported. Instead: contrib.factorization.KMeans, or e
     contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm
     contrib.factorization.WALSMatrixFactorization contrib.factorization.WALSModel
     contrib.factorization.KMC2_INIT
-the queues are at the top level. Instead: FIFOQueue and the other queues
-    queue
 this function of sparse tensors is not supported. Instead: sparse_tensor_to_dense, or gather
     SparseFeature SparseTensorSpec RaggedTensorSpec
     deserialize_many_sparse serialize_many_sparse
@@ -57,8 +55,7 @@ this image operation is not supported. Instead: py_func, or the map of a flowrt.
     image.generate_bounding_box_proposals image.decode_jxl image.decode_webp image.extract_patches
 no variable keeps the names of files. Instead: matching_files
     train.match_filenames_once
-variables cannot be partitioned. Instead: train.replica_device_setter, which spreads them over servers
-    fixed_size_partitioner min_max_variable_partitioner variable_axis_size_partitioner
+variables cannot be partitioned. Instead: get_variable, or a LayoutStrategy, which spreads them over devices
     create_partitioned_variables
 there are no quantized dtypes. Instead: round, clip_by_value and cast
     QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantize quantize_v2 quantized_concat dequantize
@@ -73,12 +70,6 @@ there is one hash of strings. Instead: strings.to_hash_bucket_fast
     strings.to_hash_bucket strings.to_hash_bucket_strong
 compiled operations cannot be loaded. Instead: py_func, custom_gradient
     load_op_library load_library load_file_system_library user_ops sysconfig
-its functions are at the top level. Instead: reshape, reverse, roll, tile, gather_nd, scatter_nd
-    manip
-its functions are at the top level. Instead: fake_quant_with_min_max_vars
-    quantization
-its functions are in signal. Instead: signal.rfft, signal.dct
-    spectral
 operations are created by public functions only. Instead: the functions of flowrt and flowrt.nn
     raw_ops
 TensorFlow 2 is not supported. Instead: compat.v1
@@ -101,20 +92,14 @@ there are no state savers. Instead: nn.static_rnn with initial_state
     nn.static_state_saving_rnn contrib.rnn.static_state_saving_rnn
 this sampler is not supported. Instead: nn.uniform_candidate_sampler
     nn.all_candidate_sampler nn.fixed_unigram_candidate_sampler nn.learned_unigram_candidate_sampler
-max pooling does not return positions. Instead: nn.max_pool, argmax
-    nn.max_pool_with_argmax
 only the two-dimensional one is supported. Instead: nn.conv2d_transpose
     nn.conv1d_transpose nn.conv_transpose nn.atrous_conv2d_transpose
-layers check their inputs in build. Instead: layers.Layer
-    layers.InputSpec
 there is no such loop. Instead: train.MonitoredTrainingSession
     train.basic_train_loop train.LooperThread
 only savers write checkpoints. Instead: train.Saver, train.latest_checkpoint
-    train.Checkpoint train.CheckpointManager train.SaverDef
+    train.Checkpoint train.CheckpointManager
     train.VocabInfo train.generate_checkpoint_state_proto
     train.get_checkpoint_mtimes
-there is no schedule with noise. Instead: train.linear_cosine_decay
-    train.noisy_linear_cosine_decay
 there are no cluster messages. Instead: train.ClusterSpec
     train.ClusterDef train.JobDef train.ServerDef
 this strategy is experimental. Instead: distribute.experimental.CentralStorageStrategy
@@ -185,8 +170,8 @@ PUBLIC_NAMESPACES = [
 """The modules that a hint may name, most likely first, after the top level."""
 
 _OTHER_MODULES = {
-    "app.flags", "compat", "contrib.framework.nest", "core", "dtypes", "errors", "examples", "keras",
-    "python", "train.queue_runner", "viz",
+    "app.flags", "compat", "contrib.framework.nest", "core", "dtypes", "errors", "examples", "keras", "manip",
+    "python", "quantization", "queue", "spectral", "train.queue_runner", "viz",
 }  # fmt: skip
 """Modules that scripts find in a namespace, but that no hint names."""
 

@@ -24,6 +24,7 @@ from flowrt.protos.example_pb2 import Features as Features
 from flowrt.protos.example_pb2 import FloatList as FloatList
 from flowrt.protos.example_pb2 import Int64List as Int64List
 from flowrt.protos.example_pb2 import SequenceExample as SequenceExample
+from flowrt.protos.meta_graph_pb2 import SaverDef as SaverDef
 from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.tf1.missing_names import missing_name
 from flowrt.train.checkpoints.checkpoint_state import *

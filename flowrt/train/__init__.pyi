@@ -13,6 +13,7 @@ from flowrt.protos.example_pb2 import Features as Features
 from flowrt.protos.example_pb2 import FloatList as FloatList
 from flowrt.protos.example_pb2 import Int64List as Int64List
 from flowrt.protos.example_pb2 import SequenceExample as SequenceExample
+from flowrt.protos.meta_graph_pb2 import SaverDef as SaverDef
 from flowrt.summary.event_file import read_events as _summary_iterator
 from flowrt.tf1.missing_names import missing_name as missing_name
 from flowrt.tf1.training.input_producers import input_producer as input_producer
@@ -82,6 +83,7 @@ from flowrt.train.optimizers.proximal_optimizers import ProximalGradientDescentO
 from flowrt.train.optimizers.schedules import cosine_decay as cosine_decay
 from flowrt.train.optimizers.schedules import cosine_decay_restarts as cosine_decay_restarts
 from flowrt.train.optimizers.schedules import linear_cosine_decay as linear_cosine_decay
+from flowrt.train.optimizers.schedules import noisy_linear_cosine_decay as noisy_linear_cosine_decay
 from flowrt.train.optimizers.schedules import piecewise_constant as _piecewise_constant_decay
 from flowrt.train.optimizers.schedules import piecewise_constant as piecewise_constant
 from flowrt.train.optimizers.schedules import polynomial_decay as polynomial_decay

@@ -7,5 +7,6 @@ imported_variable     variables of imported graphs
 variable_creators     `variable_creator_scope`
 variable_scope        `variable_scope`
 get_variable          `get_variable`
+partitioners          into how many parts TensorFlow would cut a variable
 template              `make_template`
 """

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.dtypes import DType, DTypeLike, as_dtype, bool_, float32
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
@@ -65,7 +65,7 @@ def get_variable(
         layout: With a `LayoutStrategy`, how the variable is used.
         stored: With a `LayoutStrategy`, how it is kept.
         axes: With a `LayoutStrategy`, logical axes in place of a layout.
-        partitioner: Not supported.
+        partitioner: Accepted: a variable stays one (see `flowrt.variables.partitioners`).
 
     Returns:
         The variable.
@@ -83,11 +83,6 @@ def get_variable(
     """
     store = variable_store()
     scope = store.current.scope
-    if partitioner is not None or scope.partitioner is not None:
-        raise misuse(
-            f"get_variable {name!r}: expected partitioner=None, as variables are never partitioned; got one",
-            UnimplementedError,
-        )
     options: dict[str, Any] = {
         "name": f"{scope.name}/{name}" if scope.name else name,
         "shape": shape,
@@ -98,7 +93,7 @@ def get_variable(
         "trainable": trainable,
         "collections": collections,
         "caching_device": scope.caching_device if caching_device is None else caching_device,
-        "partitioner": None,
+        "partitioner": scope.partitioner if partitioner is None else partitioner,
         "validate_shape": validate_shape,
         "use_resource": use_resource,
         "constraint": scope.constraint if constraint is None else constraint,

@@ -265,6 +265,14 @@ def calls(tf):
                 np.int64([5, 3, 4]),
             ),
             "silu": (nn.silu, x),
+            "max_pool_with_argmax": (
+                lambda t: nn.max_pool_with_argmax(t, [1, 3, 2, 1], [1, 2, 2, 1], "SAME"),
+                picture,
+            ),
+            "max_pool_with_argmax_of_batch": (
+                lambda t: nn.max_pool_with_argmax(t, 2, 1, "VALID", include_batch_in_index=True),
+                picture,
+            ),
             "max_pool2d": (lambda t: nn.max_pool2d(t, 2, 2, "SAME"), picture),
             "log_sigmoid": (tf.log_sigmoid, 40 * x),
         }

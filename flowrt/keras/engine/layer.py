@@ -447,17 +447,6 @@ class Layer(base.Layer):
 _NOT_OWNED = {"_weights", "_inbound_nodes", "_own_losses", "_own_updates", "_arguments", "optimizer", "_tape"}
 
 
-class InputSpec:
-    """Expectations of an input, for programs that set them; nothing reads them."""
-
-    def __init__(
-        self, dtype: Any = None, shape: Any = None, ndim: int | None = None, max_ndim: int | None = None,
-        min_ndim: int | None = None, axes: Mapping[int, int] | None = None,
-    ) -> None:  # fmt: skip
-        self.dtype, self.shape, self.axes = dtype, shape, dict(axes or {})
-        self.ndim, self.max_ndim, self.min_ndim = ndim, max_ndim, min_ndim
-
-
 def as_tuple(shape: Any) -> tuple[int | None, ...]:
     """A shape as a tuple of numbers and None. Raises `DTypeError` for what is none."""
     if isinstance(shape, TensorShape):

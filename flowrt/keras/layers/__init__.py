@@ -20,7 +20,6 @@ wrappers                TimeDistributed, Bidirectional
 
 from flowrt.keras.engine.input_layer import Input as Input
 from flowrt.keras.engine.input_layer import InputLayer as InputLayer
-from flowrt.keras.engine.layer import InputSpec as InputSpec
 from flowrt.keras.engine.layer import Layer as Layer
 from flowrt.keras.layers.advanced_activations import *
 from flowrt.keras.layers.attention import *
@@ -37,6 +36,7 @@ from flowrt.keras.layers.normalization import *
 from flowrt.keras.layers.pooling import *
 from flowrt.keras.layers.recurrent import *
 from flowrt.keras.layers.wrappers import *
+from flowrt.layers.base import InputSpec as InputSpec
 from flowrt.tf1.missing_names import missing_from
 
 __getattr__ = missing_from("keras.layers")

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.tile_and_reverse import tile
-from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, squeeze, transpose
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.nn.conv_functions import depthwise_conv2d
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
@@ -63,23 +63,10 @@ class SeparableConv2D(convolutional.SeparableConv2D, Layer):
     __init__ = by_name(convolutional.SeparableConv2D.__init__)
 
 
-class SeparableConv1D(SeparableConv2D):
+class SeparableConv1D(convolutional.SeparableConv1D, Layer):
     """`SeparableConv2D` of sequences ``[n, w, c]``."""
 
-    def __init__(
-        self, filters: int, kernel_size: Any, strides: Any = 1, padding: str = "valid", **options: Any
-    ) -> None:
-        size, step = sizes(kernel_size, 1, "kernel_size")[0], sizes(strides, 1, "strides")[0]
-        super().__init__(filters, (1, size), (step, step), padding, **options)
-
-    rank = 3
-
-    def build(self, input_shape: TensorShape) -> None:
-        n, w, c = input_shape.as_list()
-        super().build(TensorShape([n, 1, w, c]))
-
-    def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return squeeze(super().call(expand_dims(inputs, 1)), [1])
+    __init__ = by_name(convolutional.SeparableConv1D.__init__)
 
 
 class DepthwiseConv2D(KernelLayer, Layer):

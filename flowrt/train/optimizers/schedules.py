@@ -19,14 +19,16 @@ from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.ops.elementwise.comparison import equal, greater, where
-from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
+from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log, sqrt
+from flowrt.graph.ops.random.random_ops import random_normal
 from flowrt.graph.source import user_line
 from flowrt.graph.tf1_signatures import parameters_of, with_parameters
 from flowrt.graph.typing import NumericLike
 
 __all__ = [
     "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
-    "natural_exp_decay", "piecewise_constant", "piecewise_constant_decay", "polynomial_decay",
+    "natural_exp_decay", "noisy_linear_cosine_decay", "piecewise_constant", "piecewise_constant_decay",
+    "polynomial_decay",
 ]  # fmt: skip
 
 
@@ -234,3 +236,34 @@ def linear_cosine_decay(
         fraction = minimum(step, steps) / steps
         wave = _half_cosine(2 * periods * fraction)
         return rate * ((plus + 1 - fraction) * wave + floor_part)
+
+
+def noisy_linear_cosine_decay(
+    learning_rate: NumericLike,
+    global_step: NumericLike,
+    decay_steps: NumericLike,
+    initial_variance: NumericLike = 1.0,
+    variance_decay: NumericLike = 0.55,
+    num_periods: Any = 0.5,
+    alpha: NumericLike = 0.0,
+    beta: NumericLike = 0.001,
+    name: str | None = None,
+) -> Tensor:
+    """`linear_cosine_decay` with a normal number, of the variance ``initial_variance / (1 + global_step) **
+    variance_decay``, added to ``linear`` in each step (Bello et al. 2017).
+    """
+    with get_default_graph().name_scope(name or "NoisyLinearCosineDecay"):
+        rate, step, steps, periods, plus, floor_part, variance, decay = _rate_and_steps(
+            learning_rate,
+            global_step,
+            decay_steps,
+            num_periods,
+            alpha,
+            beta,
+            initial_variance,
+            variance_decay,
+        )
+        step = minimum(step, steps)
+        noise = random_normal([], stddev=sqrt(variance / (1 + step) ** decay), dtype=rate.dtype)
+        wave = _half_cosine(2 * periods * step / steps)
+        return rate * ((plus + 1 - step / steps + noise) * wave + floor_part)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType
+from flowrt.dtypes import DType, DTypeLike, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
@@ -15,8 +15,10 @@ from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
-from flowrt.graph.ops.nn.windows import of_rank
+from flowrt.graph.ops.nn.windows import every_axis, of_rank
 from flowrt.graph.shapes import Shape
+from flowrt.graph.source import misuse
+from flowrt.graph.typing import Ints, NumericLike, PaddingName
 
 
 def _lengths(length: int, taps: int, step: int, padding: str) -> tuple[int, int, int]:
@@ -58,12 +60,11 @@ def _kernel(
     margins = [(0, 0), *[(before, behind) for _, before, behind in axes], (0, 0)]
     padded = xp.pad(input, margins, constant_values=lowest)
     best = xp.full((batch, axes[0][0], axes[1][0], channels), lowest, input.dtype)
-    places = xp.zeros(best.shape, np.int64)
+    places = xp.full(best.shape, -1, np.int64)  # none yet
     rows, columns = (
         xp.arange(count, dtype=np.int64) * step - before
         for (count, before, _), step in zip(axes, strides[1:3], strict=True)
     )
-    first = True
     for i in range(ksize[1]):
         for j in range(ksize[2]):
             part = padded[
@@ -74,11 +75,8 @@ def _kernel(
             inside = ((rows + i >= 0) & (rows + i < height))[:, None] & (
                 (columns + j >= 0) & (columns + j < width)
             )
-            better = (part > best) | (first & inside[None, :, :, None])
-            if not first:
-                better &= inside[None, :, :, None]
+            better = inside[None, :, :, None] & ((part > best) | (places < 0))
             best, places = xp.where(better, part, best), xp.where(better, at, places)
-            first = False
     places = places * channels + xp.arange(channels)
     if include_batch_in_index:
         places = places + (xp.arange(batch) * (height * width * channels))[:, None, None, None]
@@ -90,7 +88,7 @@ def _vjp(op: Operation, dy: Tensor, _: Any) -> list[Any]:
     x = op.inputs[0]
     places = cast(op.outputs[1], "int64")
     if not op.get_attr("include_batch_in_index"):
-        batch = max_pool_with_argmax(x, **{**_attrs_of(op), "include_batch_in_index": True})
+        batch = max_pool_with_argmax_op(x, **{**_attrs_of(op), "include_batch_in_index": True})
         places = cast(batch[1], "int64")
     flat = unsorted_segment_sum(reshape(dy, [-1]), reshape(places, [-1]), size(x))
     return [reshape(flat, shape(x))]
@@ -102,7 +100,7 @@ def _attrs_of(op: Operation) -> dict[str, Any]:
     }
 
 
-max_pool_with_argmax: OpDef[list[Tensor]] = define_op(
+max_pool_with_argmax_op: OpDef[list[Tensor]] = define_op(
     "MaxPoolWithArgmax",
     "input: T in REAL -> output: T, argmax: Targmax in INDEX",
     attrs="ksize: list(int), strides: list(int), padding: string, Targmax: type = int64, "
@@ -122,3 +120,41 @@ max_pool_with_argmax: OpDef[list[Tensor]] = define_op(
     ),
     doc="The largest elements of windows of images, and their places in the image (or the batch), flattened.",
 )  # fmt: skip
+
+
+def max_pool_with_argmax(
+    input: NumericLike,
+    ksize: Ints,
+    strides: Ints,
+    padding: PaddingName,
+    data_format: str = "NHWC",
+    Targmax: DTypeLike | None = None,
+    name: str | None = None,
+    output_dtype: DTypeLike | None = None,
+    include_batch_in_index: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The maximum of each window of images ``[n, h, w, c]``, and its place.
+
+    A place is ``(row * w + column) * c + channel``, of ``Targmax`` (or ``output_dtype``), by default int64;
+    with ``include_batch_in_index`` images count on. Of equal elements it is the first. Raises
+    `InvalidArgumentError` for another data format.
+
+    Example:
+        >>> image = tf.reshape([1.0, 4.0, 3.0, 2.0], [1, 2, 2, 1])
+        >>> maxima, places = tf.nn.max_pool_with_argmax(image, 2, 2, "VALID")
+        >>> [part.item() for part in session.run([maxima, places])]
+        [4.0, 1]
+    """
+    if data_format != "NHWC":
+        raise misuse(f"max_pool_with_argmax: expected data_format NHWC; got {data_format!r}")
+    dtype = Targmax if output_dtype is None else output_dtype
+    maxima, places = max_pool_with_argmax_op(
+        input,
+        ksize=every_axis("ksize", ksize, 2, data_format),
+        strides=every_axis("strides", strides, 2, data_format),
+        padding=padding,
+        Targmax=as_dtype("int64" if dtype is None else dtype),
+        include_batch_in_index=include_batch_in_index,
+        name=name,
+    )
+    return maxima, places
