@@ -16,7 +16,7 @@ from flowrt.graph.ops.array.sorting import argsort
 from flowrt.graph.ops.base.identities import cast, identity
 from flowrt.graph.ops.ragged.ragged_tensor import RaggedTensor
 from flowrt.graph.ops.ragged.rows import as_ragged
-from flowrt.graph.ops.text.assertions import assert_equal, assert_less
+from flowrt.graph.ops.text.assertions import assert_equal, assert_less, assert_non_negative
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import misuse
 
@@ -82,7 +82,7 @@ def stack_dynamic_partitions(
     """Row i has the elements of ``data`` for which ``partitions`` is i, in their order.
 
     ``partitions`` has the first dimensions of ``data``, and their rows where these are ragged. A step raises
-    `InvalidArgumentError` for one not below ``num_partitions``, and for other rows.
+    `InvalidArgumentError` for one below 0 or not below ``num_partitions``, and for other rows.
 
     Example:
         >>> tf.ragged.stack_dynamic_partitions([1, 2, 3], [1, 0, 1], 3).eval().to_list()
@@ -110,7 +110,10 @@ def stack_dynamic_partitions(
         order = argsort(partitions, stable=True)
         sorted_ids = gather(partitions, order)
         limit = cast(convert_to_tensor(num_partitions), sorted_ids.dtype)
-        check = assert_less(sorted_ids, limit, message="partitions: expected numbers below num_partitions")
-        with get_default_graph().control_dependencies([check]):
-            sorted_ids = identity(sorted_ids)
+        checks = [
+            assert_non_negative(sorted_ids, message="partitions: expected none below 0"),
+            assert_less(sorted_ids, limit, message="partitions: expected numbers below num_partitions"),
+        ]
+        with get_default_graph().control_dependencies(checks):
+            order, sorted_ids = identity(order), identity(sorted_ids)
         return RaggedTensor.from_value_rowids(gather(data, order), sorted_ids, limit, validate=False)

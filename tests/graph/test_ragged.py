@@ -126,3 +126,17 @@ def test_a_ragged_placeholder_is_fed_with_rows(session: tf.Session) -> None:
     value = tf.ragged.constant_value([[[[1.0], [2.0]], []], [[[3.0]]]], tf.float32, 2, (1,))
     assert rows.shape.as_list() == [None, None, None, 1]
     assert session.run(rows * 2, {rows: value}).to_list() == [[[[2], [4]], []], [[[6]]]]
+
+
+@pytest.mark.parametrize("kind", ["int32", "float32"])
+def test_a_range_by_steps_of_zero_is_an_error(session: tf.Session, kind: str) -> None:
+    found = tf.ragged.range(tf.constant([1, 2], kind), tf.constant([3, 4], kind), tf.constant([1, 0], kind))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"ragged\.range: expected deltas other than 0"):
+        session.run(found.flat_values)
+
+
+@pytest.mark.parametrize(("partition", "text"), [(-1, "expected none below 0"), (5, "below num_partitions")])
+def test_partitions_that_are_no_rows_are_an_error(session: tf.Session, partition: int, text: str) -> None:
+    found = tf.ragged.stack_dynamic_partitions([1, 2, 3], [0, partition, 1], 2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=text):
+        session.run(found.flat_values)

@@ -136,8 +136,10 @@ def _rest(dims: Shape, prefix: Shape) -> Shape:
 
 
 def _dynamic_partition_shape(s: ShapeContext) -> Sequence[Shape]:
-    rest = _rest(s.shapes[0], s.shapes[1])
-    return [None if rest is None else (None, *rest)] * s.attrs["num_partitions"]
+    rest, count = _rest(s.shapes[0], s.shapes[1]), s.attrs["num_partitions"]
+    if count < 1:
+        raise InvalidArgumentError(f"num_partitions: expected at least 1; got {count}")
+    return [None if rest is None else (None, *rest)] * count
 
 
 def _dynamic_partition(xp: Any, data: Any, partitions: Any, num_partitions: int) -> Any:

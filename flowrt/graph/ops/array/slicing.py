@@ -70,9 +70,14 @@ def _slice_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _known_lengths(s: ShapeContext, first: int, last: int) -> list[int]:
-    """The lengths of the vectors that are inputs ``first`` to ``last - 1``, by their values and shapes."""
+    """The lengths of the vectors that are inputs ``first`` to ``last - 1``, by values and shapes. Raises
+    `InvalidArgumentError` for what is no vector: an empty matrix has the value of an empty vector.
+    """
     values, shapes = [s.value(i) for i in range(first, last)], s.shapes[first:last]
-    known = [v[0] for v in shapes if v is not None and len(v) == 1 and v[0] is not None]
+    for dims in shapes:
+        if dims is not None and len(dims) != 1:
+            raise InvalidArgumentError(f"expected vectors of places; got shape {format_shape(dims)}")
+    known = [v[0] for v in shapes if v is not None and v[0] is not None]
     return [len(v) for v in values if v is not None] + known
 
 

@@ -15,13 +15,13 @@ from flowrt.graph.ops.array import selection
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.gather_scatter import gather
 from flowrt.graph.ops.array.ranges import range as dense_range
-from flowrt.graph.ops.array.reductions import reduce_prod, reduce_sum
+from flowrt.graph.ops.array.reductions import reduce_all, reduce_prod, reduce_sum
 from flowrt.graph.ops.array.segments import unsorted_segment_sum
 from flowrt.graph.ops.base.identities import cast, identity, static_value
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, rank, reshape, shape, size, transpose
 from flowrt.graph.ops.elementwise import comparison
 from flowrt.graph.ops.elementwise.arithmetic import maximum, minimum
-from flowrt.graph.ops.elementwise.comparison import equal, less, where_v2
+from flowrt.graph.ops.elementwise.comparison import equal, less, not_equal, where_v2
 from flowrt.graph.ops.elementwise.division import floordiv
 from flowrt.graph.ops.elementwise.math import ceil
 from flowrt.graph.ops.ragged.elementwise import map_flat_values, same_rows
@@ -85,7 +85,7 @@ def range(
 ) -> RaggedTensor:
     """Row i counts from ``starts[i]`` to before ``limits[i]`` by ``deltas[i]``; each of them may be a scalar.
 
-    With one argument rows count from 0 up to it.
+    With one argument rows count from 0 up to it. A step raises `InvalidArgumentError` for a delta of 0.
 
     Example:
         >>> tf.ragged.range([1, 5], [3, 5]).eval().to_list()
@@ -97,6 +97,11 @@ def range(
         tensors = [convert_to_tensor(value, dtype) for value in (starts, limits, deltas)]
         kind = next((t.dtype for t in tensors if t.dtype.is_floating), tensors[1].dtype)
         begins, ends, steps = (reshape(cast(t, kind), [-1]) for t in tensors)
+        check = Assert(
+            reduce_all(not_equal(steps, 0)), ["ragged.range: expected deltas other than 0; got", steps]
+        )
+        with get_default_graph().control_dependencies([check]):
+            steps = identity(steps)
         distance = ends - begins + 0 * steps  # one for each row
         counts = cast(ceil(distance / steps), int64) if kind.is_floating else -floordiv(-distance, steps)
         lengths = maximum(cast(counts, row_splits_dtype), 0)
