@@ -22,6 +22,7 @@ metrics             metrics with predictions before labels
 mixed_precision     loss scales by managers
 nccl                sums over devices
 summarize           summaries of outputs and collections
+predictor           models as functions of arrays
 opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
@@ -52,6 +53,7 @@ from flowrt.contrib import (
     mixed_precision,
     nccl,
     opt,
+    predictor,
     rnn,
     seq2seq,
     slim,
@@ -59,13 +61,14 @@ from flowrt.contrib import (
     tpu,
     training,
 )
+from flowrt.dataflow import staging as _staging
 from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
     "cluster_resolver", "compiler", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
     "factorization", "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics",
-    "mixed_precision", "nccl", "opt", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
+    "mixed_precision", "nccl", "opt", "predictor", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """
@@ -136,5 +139,5 @@ training.python.training: hparam training -> contrib.training
 """
 
 _sources = {path: found for path, found in read_paths(_PATHS).items() if "." in path}
-make_paths("contrib", {"keras": "keras", **_sources}, {})
+make_paths("contrib", {"keras": "keras", "staging": "dataflow.staging", **_sources}, {})
 __getattr__ = missing_from("contrib")

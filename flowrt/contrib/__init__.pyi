@@ -18,6 +18,7 @@ from flowrt.contrib import losses as losses
 from flowrt.contrib import metrics as metrics
 from flowrt.contrib import mixed_precision as mixed_precision
 from flowrt.contrib import opt as opt
+from flowrt.contrib import predictor as predictor
 from flowrt.contrib import rnn as rnn
 from flowrt.contrib import seq2seq as seq2seq
 from flowrt.contrib import slim as slim

@@ -163,6 +163,46 @@ class Sample(Node):
                     yield element
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class Resample(DeclaredSpec):
+    """Pairs of a class, ``classify(*components)``, and an element, of spec ``returns``: those elements that a
+    draw keeps, so that classes come with the probabilities ``target``.
+
+    ``initial`` are those of the input; without them they are estimated as it is read. An element of class c
+    is kept with the probability ``target[c] / initial[c]`` over the greatest such ratio (rejection sampling).
+    """
+
+    input: Node
+    classify: Callable[..., Element]
+    target: tuple[float, ...]
+    initial: tuple[float, ...] | None
+    seed: tuple[Any, Any]
+    returns: Structure
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        words = [operator.index(part) % 2**64 for part in self.seed]
+        generator = np.random.default_rng(np.random.SeedSequence(words, spawn_key=iteration.epochs))
+        target, seen = np.array(self.target), np.full(len(self.target), _SEEN_BEFORE)
+        with closing(self.input.open(iteration)) as elements:
+            for element in elements:
+                iteration.check()
+                found = self.classify(*element)[0]
+                number = int(found)
+                if not 0 <= number < len(target):
+                    raise InvalidArgumentError(
+                        f"rejection_resample: expected a class in [0, {len(target)}); got {number}"
+                    )
+                seen[number] += 1
+                ratios = target / (seen / seen.sum() if self.initial is None else self.initial)
+                if generator.random() * ratios.max() < ratios[number]:
+                    yield (found, *element)
+
+
+_SEEN_BEFORE = 10.0
+"""How often each class counts as seen at the beginning, as in TensorFlow: few elements are no estimate."""
+
+
 def probabilities(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:
     """``weights`` for ``count`` datasets, equal ones if None. Raises `InvalidArgumentError` for another
     number of them, or unless they are at least 0 and not all 0.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from flowrt.base.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.data.auto_shard import AutoShardPolicy
-from flowrt.data.choosing import Choose, Sample, Scan, Single, TakeWhile, Unique, probabilities
+from flowrt.data.choosing import Choose, Resample, Sample, Scan, Single, TakeWhile, Unique, probabilities
 from flowrt.data.dataset import Dataset, components_of, traced_components, traced_predicate
 from flowrt.data.node import HOST, Node
 from flowrt.data.options import DistributeOptions, OptimizationOptions, ThreadingOptions
 from flowrt.data.pipeline import AUTOTUNE, OnDevice, Prefetch
 from flowrt.data.spec import TensorSpec, common_spec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, tensors_in, trace
-from flowrt.data.windows import BucketByLength, GroupByWindow, Held, TracedReduction, Window
+from flowrt.data.windows import BucketByLength, GroupByReducer, GroupByWindow, Held, TracedReduction, Window
 from flowrt.device.spec import format_device, parse_device
 from flowrt.dtypes import int32, int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
@@ -28,10 +30,11 @@ from flowrt.graph.typing import FunctionOf
 from flowrt.tf1.missing_names import missing_from
 
 __all__ = [
-    "AUTOTUNE", "AutoShardPolicy", "Counter", "DistributeOptions", "OptimizationOptions", "ThreadingOptions",
-    "bucket_by_sequence_length", "choose_from_datasets", "copy_to_device", "enumerate_dataset",
-    "get_single_element", "group_by_window", "map_and_batch", "parallel_interleave", "prefetch_to_device",
-    "sample_from_datasets", "scan", "shuffle_and_repeat", "take_while", "unbatch", "unique",
+    "AUTOTUNE", "AutoShardPolicy", "Counter", "DistributeOptions", "OptimizationOptions", "Reducer",
+    "ThreadingOptions", "bucket_by_sequence_length", "choose_from_datasets", "copy_to_device",
+    "enumerate_dataset", "get_single_element", "group_by_reducer", "group_by_window", "map_and_batch",
+    "parallel_interleave", "prefetch_to_device", "rejection_resample", "sample_from_datasets", "scan",
+    "shuffle_and_repeat", "take_while", "unbatch", "unique",
 ]  # fmt: skip
 
 
@@ -97,6 +100,51 @@ def group_by_window(
         return Dataset(GroupByWindow(dataset.node, key, reduction, size, node.spec))  # type: ignore[arg-type]
 
     return apply
+
+
+class Reducer(NamedTuple):
+    """The functions of `group_by_reducer`."""
+
+    init_func: Callable[[Tensor], Any]
+    reduce_func: Callable[[Any, Any], Any]
+    finalize_func: Callable[..., Any]
+
+
+def group_by_reducer(key_func: FunctionOf[Any], reducer: Reducer) -> Callable[[Dataset], Dataset]:
+    """One element for each key, in ascending order, made of all elements with it.
+
+    ``key_func`` maps an element to an integer scalar. A state is begun by ``reducer.init_func(key)`` and
+    continued by ``reduce_func(state, element)``; its element is ``finalize_func(*state)``. Raises
+    `DTypeError` or `InvalidArgumentError` for states of another structure or dtype than the first.
+
+    Example:
+        >>> sums = tf.data.experimental.Reducer(lambda _: np.int64(0), lambda s, x: s + x, lambda s: s)
+        >>> totals = tf.data.experimental.group_by_reducer(lambda x: x % 2, sums)
+        >>> total = tf.data.Dataset.range(5).apply(totals).make_one_shot_iterator().get_next()
+        >>> [int(session.run(total)) for _ in range(2)]
+        [6, 4]
+    """
+
+    def apply(dataset: Dataset) -> Dataset:
+        spec, number = dataset.node.spec, TensorSpec((), int64)
+        key, _ = trace("key_func", key_func, spec, _integer_scalar("key_func"))
+        init, state = trace("init_func", reducer.init_func, number, _with_spec)
+        while True:  # until the state's sizes are those of all states
+            reduced, following = trace("reduce_func", reducer.reduce_func, (state, spec), _with_spec)
+            relaxed = common_spec(state, following)
+            if relaxed == state:
+                break
+            state = relaxed
+        final, returns = trace("finalize_func", reducer.finalize_func, state, _with_spec)
+        functions: Any = (key, init, reduced, final)  # bound when opened
+        return Dataset(GroupByReducer(dataset.node, *functions, returns))
+
+    return apply
+
+
+def _with_spec(result: Any) -> tuple[list[Tensor], Structure]:
+    tensors, parts = traced_components(result)
+    return tensors, spec_of(parts)
 
 
 def bucket_by_sequence_length(
@@ -172,6 +220,38 @@ def sample_from_datasets(
     nodes = tuple(dataset.node for dataset in datasets)
     seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
     return Dataset(Sample(nodes, probabilities(weights, len(nodes)), seeds))  # type: ignore[arg-type]
+
+
+def rejection_resample(
+    class_func: FunctionOf[Any], target_dist: Any, initial_dist: Any = None, seed: int | None = None
+) -> Callable[[Dataset], Dataset]:
+    """Pairs ``(class, element)`` with classes in the proportions ``target_dist``: elements of classes that
+    come too often are left out at random.
+
+    ``class_func`` maps an element to its class, an integer scalar. ``initial_dist`` are the proportions of
+    the dataset, by default estimated as it is read. The draws are not TensorFlow's. Raises
+    `InvalidArgumentError` for proportions of several lengths, below 0 or, for the dataset, of 0; a step does
+    for other classes.
+    """
+    target = tuple(np.asarray(target_dist, float).tolist())
+    initial = None if initial_dist is None else tuple(np.asarray(initial_dist, float).tolist())
+    if min(target) < 0 or (initial is not None and (len(initial) != len(target) or min(initial) <= 0)):
+        raise InvalidArgumentError(
+            f"rejection_resample: expected proportions of as many classes; got {target} and {initial}"
+        )
+    seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
+
+    def apply(dataset: Dataset) -> Dataset:
+        spec = dataset.node.spec
+        traced, kind = trace("class_func", class_func, spec, class_and_spec)
+        classify: Any = traced  # bound when opened
+        return Dataset(Resample(dataset.node, classify, target, initial, seeds, (kind, spec)))  # type: ignore[arg-type]
+
+    def class_and_spec(result: Any) -> tuple[list[Tensor], Structure]:
+        (number,), _ = _integer_scalar("class_func")(result)
+        return [number], spec_of(number)
+
+    return apply
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:

@@ -116,6 +116,31 @@ class GroupByWindow(DeclaredSpec):
                 yield from self.reduction(key, window).open(iteration)
 
 
+@final
+@dataclass(frozen=True, eq=False)
+class GroupByReducer(DeclaredSpec):
+    """One element, of spec ``returns``, for each key, in ascending order: ``finalize(*state)``, where a state
+    is begun by ``init(key)`` and continued by ``reduce(*state, *components)`` for each element with the key.
+    """
+
+    input: Node
+    key: Callable[..., Element]
+    init: Callable[..., Element]
+    reduce: Callable[..., Element]
+    finalize: Callable[..., Element]
+    returns: Structure
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        states: dict[int, Element] = {}
+        with closing(self.input.open(iteration)) as elements:
+            for element in checked(elements, iteration):
+                key = int(self.key(*element)[0])
+                state = states[key] if key in states else self.init(np.int64(key))
+                states[key] = self.reduce(*state, *element)
+        for _, state in sorted(states.items()):
+            yield self.finalize(*state)
+
+
 def checked(elements: Iterable[Element], iteration: Iteration) -> Iterator[Element]:
     """The elements, with a check before each whether the run was closed."""
     for element in elements:

@@ -1,1 +1,3 @@
-"""Queues (queues), conditional accumulators (accumulators), and readers of files (readers)."""
+"""Queues (queues), staging areas (staging), conditional accumulators (accumulators), and readers of files
+(readers).
+"""

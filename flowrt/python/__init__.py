@@ -5,10 +5,12 @@ flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 """
 
 from flowrt.config import device_listing
+from flowrt.dataflow import staging
 from flowrt.tf1 import (
     debugger,
     decorators,
     deprecation,
+    events_writer,
     file_io,
     inner_names,
     inplace_ops,
@@ -19,7 +21,7 @@ from flowrt.tf1.inner_paths import make_paths, read_paths
 from flowrt.tf1.missing_names import missing_from
 
 _PATHS = """
-: pywrap_tensorflow -> train
+: pywrap_tensorflow -> train tf1.events_writer
 : tf2 -> tf1.inner_names
 autograph: autograph -> autograph
 autograph.impl: api -> autograph autograph.experimental
@@ -78,7 +80,7 @@ layers: utils -> tf1.layer_arguments
 lib: ->
 lib.io: file_io -> tf1.file_io gfile io
 lib.io: python_io tf_record -> python_io io
-ops: array_grad array_ops check_ops clip_ops confusion_matrix data_flow_ops functional_ops gen_array_ops
+ops: array_grad array_ops check_ops clip_ops confusion_matrix functional_ops gen_array_ops
     gen_control_flow_ops gen_data_flow_ops gen_logging_ops gen_state_ops gen_string_ops gradients
     gradients_impl gradients_util histogram_ops io_ops logging_ops manip_ops map_fn parsing_ops
     resource_variable_ops script_ops session_ops state_ops template tensor_array_ops
@@ -86,6 +88,7 @@ ops: array_grad array_ops check_ops clip_ops confusion_matrix data_flow_ops func
 ops: partitioned_variables variables -> flowrt variables.partitioners
 ops: math_ops gen_math_ops standard_ops -> flowrt math
 ops: constant_op custom_gradient -> flowrt
+ops: data_flow_ops -> flowrt dataflow.staging
 ops: control_flow_ops -> flowrt graph.ops.text.python_calls
 ops: batch_norm_util candidate_sampling_ops ctc_ops embedding_ops gen_nn_ops nn nn_grad nn_impl nn_ops rnn
     sparse_ops -> nn flowrt sparse

@@ -163,7 +163,8 @@ PUBLIC_NAMESPACES = [
     "contrib.mixed_precision", "distributions", "contrib.distributions", "lookup", "contrib.lookup",
     "contrib.legacy_seq2seq", "contrib.crf", "contrib.learn.preprocessing", "contrib.learn.monitors",
     "contrib.learn.io", "contrib.estimator", "estimator.experimental", "signal",
-    "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.cudnn_rnn", "contrib.slim.nets",
+    "feature_column", "audio", "contrib.metrics", "contrib.opt", "contrib.predictor", "contrib.cudnn_rnn",
+    "contrib.slim.nets",
     "contrib.slim.learning", "contrib.slim.evaluation", "contrib.slim.queues", "contrib.slim.summaries",
     "contrib.factorization", "ragged", "sets", "contrib.distributions.bijectors",
 ]  # fmt: skip

@@ -91,3 +91,44 @@ def test_options_change_no_element() -> None:
     options.experimental_distribute.auto_shard = False
     with pytest.raises(UnimplementedError, match="InputOptions"):
         tf.data.Dataset.range(2).with_options(options)
+
+
+def test_a_reducer_makes_one_element_of_each_key() -> None:
+    """The average of the even and of the odd numbers, by a state of two; keys in ascending order."""
+    average = tf.data.experimental.Reducer(
+        lambda key: (0.0, 0.0),
+        lambda state, x: (state[0] + x, state[1] + 1),
+        lambda total, count: total / count,
+    )
+    numbers = tf.data.Dataset.from_tensor_slices(np.array([5, 2, 4, 1], np.float32))
+    grouped = tf.data.experimental.group_by_reducer(lambda x: tf.cast(x, tf.int64) % 2, average)
+    assert elements(numbers.apply(grouped)) == [3, 3]
+    lists = tf.data.experimental.Reducer(
+        lambda key: [[key]],
+        lambda state, x: tf.concat([state, [[tf.cast(x, tf.int64)]]], 0),
+        lambda state: state,
+    )
+    grown = tf.data.experimental.group_by_reducer(lambda x: tf.cast(x, tf.int64) % 3, lists)
+    assert elements(numbers.apply(grown)) == [[[1], [4], [1]], [[2], [5], [2]]]
+
+
+@pytest.mark.parametrize("initial", [None, [0.8, 0.2]], ids=["estimated", "known"])
+def test_resampled_classes_have_the_wanted_proportions(initial: Any) -> None:
+    """8,000 elements of class 0, 2,000 of class 1: 60 standard deviations are between the two proportions."""
+    values = np.random.default_rng(0).permutation(np.repeat([0, 1], [8000, 2000])).astype(np.int32)
+    resample = tf.data.experimental.rejection_resample(lambda x: x, [0.5, 0.5], initial, seed=7)
+    batch = tf.data.Dataset.from_tensor_slices(values).apply(resample).batch(10000)
+    classes, found = batch.make_one_shot_iterator().get_next()
+    with tf.Session() as session:
+        classes_of, found_values = session.run([classes, found])
+    np.testing.assert_array_equal(classes_of, found_values)
+    assert 3600 < len(found_values) < 4400
+    assert abs(np.mean(found_values) - 0.5) < 0.05
+
+
+def test_resampling_says_what_it_expects() -> None:
+    with pytest.raises(InvalidArgumentError, match="expected proportions of as many classes"):
+        tf.data.experimental.rejection_resample(lambda x: x, [0.5, 0.5], [1.0])
+    resample = tf.data.experimental.rejection_resample(lambda x: x + 1, [0.5, 0.5])
+    with pytest.raises(InvalidArgumentError, match=r"expected a class in \[0, 2\); got 2"):
+        elements(tf.data.Dataset.range(4).apply(resample).map(lambda number, _: number))
