@@ -141,12 +141,16 @@ def test_roles_are_beside_the_model_and_their_edges_shown_on_request(page):
     assert page.evaluate("flowrtPage.canvas.toDataURL()") != before
 
 
-def test_the_loss_and_what_is_updated_are_told_at_first_sight_in_every_stage(page):
+def test_the_loss_the_updates_and_the_largest_tensor_are_told_at_first_sight_in_every_stage(page):
     stages = page.evaluate("flowrtPage.graph.stages.length")
     for stage in range(stages):
         page.evaluate(f"flowrtPage.showStage({stage})")
         told = page.text_of("#details")
-        assert "LOSS" in told
+        is_fused = page.evaluate(f"flowrtPage.stage.losses[0].item !== {item('loss')}")
+        assert "LOSS\nloss\n" + ("in gradients/" if is_fused else "float32[], 4 B\n") in told
+        largest = told.partition("LARGEST TENSOR\n")[2].splitlines()[:2]
+        assert largest[0] in ("large", "gradients/MatMul_grad/MatMul_1")
+        assert largest[1] == "float32[16, 32], 2 KiB"
         assert "ResourceApplyGradientDescent updates 4 variables\nlayer_0/w\nlayer_1/w" in told
         boxes = "flowrtPage.stage.losses.map(({item}) => flowrtPage.picture.standsIn[item])"
         assert page.evaluate(f"{boxes}.every((item) => flowrtPage.placeOf(item))")

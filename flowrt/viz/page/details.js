@@ -8,6 +8,7 @@ import { ROOT } from "./graph.js";
 
 const MOST_LISTED = 60;
 const MOST_AT_FIRST = 12; // variables that a stage lists: below them is what it changed
+const NONE = { text: "", bytes: -1 };
 const LARGEST = 10; // operations in the list of those with most time or memory
 
 export class Details {
@@ -51,6 +52,7 @@ export class Details {
       ]),
       stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
       this.#training(),
+      this.#largestTensor(),
       this.#largest(),
       this.#list("Added", itemsOf("added"), "added"),
       this.#list("Removed", itemsOf("removed"), "removed"),
@@ -62,13 +64,34 @@ export class Details {
   #training() {
     const updates = this.#updates(ROOT, MOST_AT_FIRST);
     if (!updates.length) return null;
-    const losses = this.stage.losses.map(({ name, item }) =>
-      item === null
-        ? element("li", {}, breakable(name), element("span", { class: "note" }, "This step runs only its gradients."))
-        : element("li", {}, this.#link(item)),
-    );
+    const losses = this.stage.losses.map((loss) => element("li", {}, this.#loss(loss)));
     const title = losses.length > 1 ? `Losses ${losses.length}` : "Loss";
     return [losses.length ? section(title, element("ul", { class: "plain" }, losses)) : null, updates];
+  }
+
+  #loss({ name, item }) {
+    if (item === null) return [breakable(name), note("This step runs only its gradients.")];
+    if (this.tree.names[item] !== name) return [this.#link(item, name), note(`in ${this.tree.names[item]}`)];
+    return this.#withOutput(item);
+  }
+
+  /** The operation with the largest output of a known size, and how many others have one as large. */
+  #largestTensor() {
+    const { stage } = this;
+    const sizes = [...operations(stage, ROOT)].map((item) => [item, largestOf(stage.outputs(item)).bytes]);
+    const most = sizes.reduce((found, [, bytes]) => Math.max(found, bytes), 0);
+    const largest = sizes.filter(([, bytes]) => bytes === most).map(([item]) => item);
+    if (most === 0) return null;
+    const rest = largest.length - 1;
+    const rows = [this.#withOutput(largest[0]), rest ? note(`and ${rest.toLocaleString("en")} as large`) : null];
+    return section("Largest tensor", element("ul", { class: "plain" }, element("li", {}, rows)));
+  }
+
+  /** An operation, with the shape and size of its largest output. */
+  #withOutput(item) {
+    const { text, bytes } = largestOf(this.stage.outputs(item));
+    const size = bytes > 0 ? `, ${formatBytes(bytes)}` : "";
+    return [this.#link(item), element("span", { class: "what" }, `${text}${size}`)];
   }
 
   /** The variables that a group updates, by the operation that does. */
@@ -376,6 +399,11 @@ export class Details {
   }
 }
 
+/** {text, bytes} of the output with most bytes; bytes are -1 for one of unknown size, and without outputs. */
+function largestOf(outputs) {
+  return outputs.reduce((largest, output) => (output.bytes > largest.bytes ? output : largest), outputs[0] ?? NONE);
+}
+
 /** [what, [[item, differences], ...]] of each combination of facts that changed, the most frequent first. */
 function byWhatChanged(stage, items) {
   const found = new Map();
@@ -433,6 +461,10 @@ function described(stage, item) {
 
 function section(title, content, mark = "") {
   return content === null ? null : element("section", { class: mark }, element("h3", {}, title), content);
+}
+
+function note(text) {
+  return element("span", { class: "note" }, text);
 }
 
 function facts(pairs) {
