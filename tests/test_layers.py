@@ -59,6 +59,7 @@ LIBRARY_WRAPPERS: dict[str, tuple[str, ...]] = {
     "cupy": ("flowrt.device.cuda.cuda",),
     "cupy_backends": ("flowrt.device.cuda.cuda",),
     "cupyx": ("flowrt.device.cuda.cuda",),
+    "flowrt_command": tuple(f"flowrt.cli.{name}" for name in ("completion", "main", "run", "tf1", "worker")),
     "grpc": ("flowrt.rendezvous.grpc.grpc_call",),
     "h5py": ("flowrt.keras.saving.hdf5",),
     "highspy": ("flowrt.plan.layouts.milp",),
@@ -85,8 +86,6 @@ OPS_BY_NAME = {"Const", "_Feed", "_Send", "_Recv", "_Loop", "_Case", "NoOp", "Id
 
 ARRAY_PICKLES = "flowrt.keras.array_pickles"
 """The module with an unpickler that knows arrays only: data sets of Keras are pickles."""
-COMMANDS = "flowrt.cli.main"
-"""Imports the module of the command that is asked for, out of a table."""
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
 
@@ -317,7 +316,7 @@ def _executes(module: Module) -> Iterator[tuple[int, str]]:
     for found in module.imports:
         if found.library in EXECUTES_DATA and module.name != ARRAY_PICKLES:
             yield found.line, f"imports {found.target}"
-        if found.target == "?" and not _is_lazy_attribute(module, found) and module.name != COMMANDS:
+        if found.target == "?" and not _is_lazy_attribute(module, found):
             yield found.line, "imports a computed name"
     for node in nodes_of(module.tree):
         match node:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from flowrt.cli.main import COMMANDS, new_main_parser
 from flowrt.cli.run import new_run_parser
 from flowrt.cli.tf1 import new_tf1_parser
 from flowrt.cli.worker import new_worker_parser
 from flowrt.errors import FailedPreconditionError
+from flowrt_command import COMMANDS, new_main_parser
 
 SHELLS = ("bash", "zsh")
 EXAMPLES = """

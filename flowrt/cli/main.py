@@ -7,45 +7,14 @@ on failure. A mistake on the command line is reported in one line; status 2.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from flowrt.base.exit_codes import INTERRUPTED
-from flowrt.cli.options import MISTAKE, CommandParser, new_parser, set_examples
+from flowrt.cli.options import MISTAKE
 from flowrt.errors import NotFoundError, OpError, nearest
-
-COMMAND = "flowrt"
-COMMANDS = {
-    "devices": "list the devices of this machine, with their memory, the libraries and threads",
-    "env": "print versions, settings and devices for a bug report",
-    "selftest": "check numerics on one device and benchmark it",
-    "certs": "create certificates for the tasks of a cluster",
-    "token": "create the token of a cluster",
-    "debug": "diagnose a hung run",
-    "export": "write a graph for a viewer (as built, in its layouts, placed, or partitioned by device), or a"
-    " pipeline's schedule",
-    "explain": "show where each operation of a step runs and why, and what was compiled for it",
-    "summary": "show parameters, floating-point operations and bytes of a step, by name scope",
-    "report": "write an HTML report of a run: curves, step times, transfers, memory, events, plans",
-    "plan": "find what to run where for a script's training step, and how long it takes",
-    "top": "watch the tasks of a running cluster: steps, waits, bytes, memory, stragglers",
-    "profile": "trace the next steps of a running cluster: a timeline, and a table of operations",
-    "convert": "write a model, or a checkpoint, as files of another kind",
-    "run-model": "run a model on arrays in .npy files",
-    "completion": "print a script with which a shell completes flowrt's commands and options",
-}
-"""The commands in the order of the list, with their descriptions."""
-EXAMPLES = """
-  flowrt export train.py --out graph.html       a script's graph, to look at in a browser
-  flowrt report runs/mnist                      curves, steps and transfers of a run with --log-dir
-  flowrt plan train.py --cluster gpus.toml      what to run where
-
-Exit status: 0 done, 1 failed, 2 a mistake on the command line or in what it names, 130 interrupted
-(docs/command_line.md has the statuses of clusters).
-"""
+from flowrt_command import COMMAND, COMMANDS, command_module, new_main_parser
 
 FAILURE = 1
 
@@ -72,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"expected nothing after --; got {' '.join(behind)}")
     arguments.script_arguments = behind
     try:
-        status = int(_module(arguments.command).run(arguments))
+        status = int(command_module(arguments.command).run(arguments))
         sys.stdout.flush()
     except NotFoundError as error:
         print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
@@ -105,20 +74,3 @@ def _split(words: list[str]) -> tuple[list[str], list[str]]:
 def _drop_output() -> None:
     """Discard all further output; otherwise the exit would try to write the rest again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def new_main_parser(wanted: Collection[str]) -> CommandParser:
-    """The parser of ``flowrt``, in which the commands of ``wanted`` have their arguments."""
-    parser = new_parser(COMMAND, "Inspect flowrt, its graphs and runs, and this machine.", EXAMPLES)
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, about in COMMANDS.items():
-        command = commands.add_parser(name, help=about, description=about)
-        if name in wanted:
-            module = _module(name)
-            module.add_arguments(command)
-            set_examples(command, module.EXAMPLES)
-    return parser
-
-
-def _module(command: str) -> Any:
-    return importlib.import_module(f"flowrt.cli.{command.replace('-', '_')}")

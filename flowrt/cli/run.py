@@ -19,7 +19,7 @@ from pathlib import Path
 from flowrt.base.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
 from flowrt.cli.elastic import Range, elastic_host, hosts_of, positive_range
 from flowrt.cli.machine import cores
-from flowrt.cli.options import new_parser, not_negative, spellings
+from flowrt.cli.options import not_negative, spellings
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec, shortened
 from flowrt.distribute.launch.elastic_supervision import ElasticSupervisor
 from flowrt.distribute.launch.launcher import Failure, Launcher, Task
@@ -35,6 +35,7 @@ from flowrt.distribute.launch.supervision import Supervisor
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.resolvers.source import WORKER
 from flowrt.errors import InvalidArgumentError, UnavailableError
+from flowrt_command import new_parser
 
 COMMAND = "flowrt-run"
 DESCRIPTION = "Run a script as the workers of a cluster; if one fails, stop all of them."

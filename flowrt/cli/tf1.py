@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowrt.cli.options import MISTAKE, new_parser
+from flowrt.cli.options import MISTAKE
 from flowrt.compat import tensorflow
+from flowrt_command import new_parser
 
 COMMAND = "flowrt-tf1"
 DESCRIPTION = "Run a program written for TensorFlow 1, with flowrt under the name tensorflow."

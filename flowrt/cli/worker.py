@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from flowrt.base import exit_codes
 from flowrt.base.log_records import add_log, log_name, name_task, uses_json
-from flowrt.cli.options import new_parser, not_negative, spellings
+from flowrt.cli.options import not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
 from flowrt.distribute.cluster.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster.cluster_spec import parse_address
@@ -38,6 +38,7 @@ from flowrt.errors import (
 from flowrt.graph.collectives.cost import LINKS_VARIABLE, format_links
 from flowrt.rendezvous.channel.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
+from flowrt_command import new_parser
 
 LOGGER = logging.getLogger("flowrt")
 COMMAND = "flowrt-worker"

@@ -29,5 +29,15 @@ def test_a_command_is_the_one_of_its_name(name: str) -> None:
     assert started.stdout.startswith(f"{name} ")
 
 
+def test_the_list_of_commands_does_not_wait_for_flowrt() -> None:
+    code = "import sys, flowrt_command; sys.argv[1:] = ['--help']; status = flowrt_command.flowrt()"
+    started = subprocess.run(
+        [sys.executable, "-c", f"{code}; print(status, 'flowrt' in sys.modules)"],
+        cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=True,
+    )  # fmt: skip
+    assert started.stdout.endswith("\n0 False\n")
+    assert all(f"\n    {name}" in started.stdout for name in flowrt_command.COMMANDS)
+
+
 def test_the_line_that_starts_a_command_is_not_the_users() -> None:
     assert is_library(flowrt_command.__file__)
