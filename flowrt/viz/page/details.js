@@ -75,16 +75,21 @@ export class Details {
     return this.#withOutput(item);
   }
 
-  /** The operation with the largest output of a known size, and how many others have one as large. */
+  /** The operation with the largest output, as far as sizes are known, and how many have one as large. */
   #largestTensor() {
     const { stage } = this;
-    const sizes = [...operations(stage, ROOT)].map((item) => [item, largestOf(stage.outputs(item)).bytes]);
+    const outputs = [...operations(stage, ROOT)].map((item) => [item, stage.outputs(item)]);
+    const sizes = outputs.map(([item, of]) => [item, largestOf(of).bytes]);
     const most = sizes.reduce((found, [, bytes]) => Math.max(found, bytes), 0);
     const largest = sizes.filter(([, bytes]) => bytes === most).map(([item]) => item);
     if (most === 0) return null;
+    const areKnown = outputs.every(([, of]) => of.every(({ text }) => !text.includes("?")));
     const rest = largest.length - 1;
     const rows = [this.#withOutput(largest[0]), rest ? note(`and ${rest.toLocaleString("en")} as large`) : null];
-    return section("Largest tensor", element("ul", { class: "plain" }, element("li", {}, rows)));
+    return section(
+      areKnown ? "Largest tensor" : "Largest tensor of a known size",
+      element("ul", { class: "plain" }, element("li", {}, rows)),
+    );
   }
 
   /** An operation, with the shape and size of its largest output. */
