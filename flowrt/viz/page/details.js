@@ -42,6 +42,7 @@ export class Details {
   #stage() {
     const { stage } = this;
     const marks = [...stage.changes.marks];
+    const updates = this.#updates(ROOT, MOST_AT_FIRST);
     const itemsOf = (kind) => marks.filter(([, mark]) => mark === kind).map(([item]) => item);
     return [
       element("h2", {}, stage.name.replaceAll("_", " ")),
@@ -51,8 +52,9 @@ export class Details {
         ["Edges", stage.edges.length.toLocaleString("en")],
       ]),
       stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
-      this.#training(),
+      updates.length ? this.#losses() : null,
       this.#largestTensor(),
+      updates,
       this.#largest(),
       this.#list("Added", itemsOf("added"), "added"),
       this.#list("Removed", itemsOf("removed"), "removed"),
@@ -61,12 +63,10 @@ export class Details {
     ];
   }
 
-  #training() {
-    const updates = this.#updates(ROOT, MOST_AT_FIRST);
-    if (!updates.length) return null;
+  #losses() {
     const losses = this.stage.losses.map((loss) => element("li", {}, this.#loss(loss)));
     const title = losses.length > 1 ? `Losses ${losses.length}` : "Loss";
-    return [losses.length ? section(title, element("ul", { class: "plain" }, losses)) : null, updates];
+    return losses.length ? section(title, element("ul", { class: "plain" }, losses)) : null;
   }
 
   #loss({ name, item }) {
