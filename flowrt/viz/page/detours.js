@@ -1,8 +1,8 @@
 // Ways for a wire between boxes side by side, where its straight course would pass behind others.
 //
-// A way is horizontal in a lane beside the one end, crosses to the height of the other, and is horizontal in a
-// lane there. Of the few ways that there are, a wire takes the first that passes the fewest boxes: the
-// straight one, if that passes none.
+// A way is horizontal in a lane beside the one end, or beside the box in the way that is next to it, crosses to the
+// height of the other end, and is horizontal in a lane there. Of the few ways that there are, a wire takes the first
+// that passes the fewest boxes: the straight one, if that passes none.
 
 const LANE = 13; // pixels between a box and the lane above or below it: half of what is between two rows
 const TURN = 14; // pixels of width to get into a lane: two boxes are 18 apart
@@ -19,18 +19,24 @@ export function pointsAcross(picture, [start, end], [a, b], outer) {
   const straight = [start, end];
   if (picture.order.length > MOST) return straight;
   const others = picture.order.filter((box) => !box.isOpen && box !== a && box !== b);
+  const inTheWay = passed(straight, others);
   let best = straight;
-  let fewest = passed(straight, others);
+  let fewest = inTheWay.length;
   if (fewest === 0) return straight;
-  for (const points of detours(start, end, [a, b], outer)) {
-    const count = passed(points, others);
+  const beside = [
+    [a, inTheWay[0]],
+    [b, inTheWay.at(-1)],
+  ];
+  for (const points of detours(start, end, beside, outer)) {
+    const count = passed(points, others).length;
     if (count < fewest) [best, fewest] = [points, count];
     if (fewest === 0) break;
   }
   return best;
 }
 
-function* detours(start, end, [a, b], [outerA, outerB]) {
+/** `beside` are the boxes that have lanes for the start, and for the end. */
+function* detours(start, end, [besideStart, besideEnd], [outerA, outerB]) {
   const direction = Math.sign(end[0] - start[0]);
   const leave = direction > 0 ? rightOf(outerA) : outerA.x;
   const enter = direction > 0 ? outerB.x : rightOf(outerB);
@@ -39,8 +45,8 @@ function* detours(start, end, [a, b], [outerA, outerB]) {
     [enter - direction * CROSSING, enter],
     [leave, leave + direction * CROSSING],
   ];
-  for (const from of lanes(start, a, direction)) {
-    for (const to of lanes(end, b, -direction)) {
+  for (const from of lanes(start, besideStart, direction)) {
+    for (const to of lanes(end, besideEnd, -direction)) {
       for (const [left, entered] of crossings) {
         const points = [...from, [left, from.at(-1)[1]], [entered, to.at(-1)[1]], ...to.toReversed()];
         if (points.every(([x], i) => i === 0 || direction * (x - points[i - 1][0]) >= 0)) yield points;
@@ -49,10 +55,10 @@ function* detours(start, end, [a, b], [outerA, outerB]) {
   }
 }
 
-/** Straight on from the side of a box, or into the lane above or below it. */
-function* lanes([x, y], box, direction) {
+/** Straight on from the side of a box, or into the lane above or below one of `boxes`. */
+function* lanes([x, y], boxes, direction) {
   yield [[x, y]];
-  for (const lane of [box.y - LANE, box.y + box.height + LANE]) {
+  for (const lane of boxes.flatMap((box) => [box.y - LANE, box.y + box.height + LANE])) {
     yield [
       [x, y],
       [x + direction * TURN, lane],
@@ -64,7 +70,7 @@ function rightOf({ x, width }) {
   return x + width;
 }
 
-/** The number of boxes that a line through the points passes, drawn as `trace` does. */
+/** The boxes that a line through the points passes, drawn as `trace` does, in its order. */
 function passed(points, boxes) {
   const met = new Set();
   for (let i = 1; i < points.length; i++) {
@@ -76,7 +82,7 @@ function passed(points, boxes) {
       for (const box of boxes) if (isNear(box, x, y)) met.add(box);
     }
   }
-  return met.size;
+  return [...met];
 }
 
 function isNear(box, x, y) {
