@@ -194,11 +194,11 @@ concat_offset_op: OpDef[list[Tensor]] = define_op(
 )
 
 
-@takes_composites
 def _rank(axis: Any) -> int | None:
     return axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
 
 
+@takes_composites
 def concat(values: TensorLike, axis: Any, name: str = "concat") -> Tensor:
     """``values`` joined along ``axis``.
 
