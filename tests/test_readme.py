@@ -283,7 +283,7 @@ NOT_OURS = {"ClusterSpec", "Server", "contrib"}
 
 def test_what_the_readme_says_is_not_there_is_not_there() -> None:
     flowrt = importlib.import_module("flowrt")
-    for name in ("images", "queue"):
+    for name in ("images", "qint8"):
         assert not hasattr(flowrt, name), f"README.md: {name} works by now"
 
 

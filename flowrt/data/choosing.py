@@ -200,7 +200,7 @@ class Resample(DeclaredSpec):
 
 
 _SEEN_BEFORE = 10.0
-"""How often each class counts as seen at the beginning, as in TensorFlow: few elements are no estimate."""
+"""The times that each class counts as seen at the beginning, as in TensorFlow: few elements say little."""
 
 
 def probabilities(weights: Sequence[float] | None, count: int) -> tuple[float, ...]:

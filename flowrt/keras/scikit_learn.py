@@ -74,7 +74,7 @@ class _Wrapper:
         return to_categorical(y) if loss == "categorical_crossentropy" and np.ndim(y) != 2 else np.asarray(y)
 
     def __sklearn_tags__(self) -> Any:
-        """What scikit-learn 1.6 asks of an estimator: targets are needed. A classifier is none by type, as
+        """The tags that scikit-learn 1.6 reads: targets are needed. A classifier is none by type, as
         with TensorFlow: folds are not stratified.
         """
         utils: Any = importlib.import_module("sklearn.utils")

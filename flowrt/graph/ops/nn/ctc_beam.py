@@ -63,7 +63,7 @@ class Beam:
         self._is_lowest_first = self._is_heap = False
 
     def floor(self) -> float:
-        """What a score must exceed to have a place: the least one, which goes to the front."""
+        """The score that another must exceed to have a place: the least, which goes to the front."""
         kept = self.kept
         if len(kept) < self.width:
             return -np.inf

@@ -128,7 +128,7 @@ def _array_of(x: Tensor) -> Any:
 
 
 def _bound(given: Any, y: Tensor) -> tuple[str, str]:
-    """What an error calls ``y``, and which tensor that is: a number that is given speaks for itself."""
+    """The name of ``y`` in an error, and which tensor that is: a number that is given speaks for itself."""
     is_number = isinstance(given, int | float | np.generic | np.ndarray) and np.ndim(given) == 0
     return (str(given), "") if is_number else ("y", f", y is {y.name}")
 
