@@ -43,7 +43,7 @@ Point: TypeAlias = tuple[float, float]
 
 class Box(NamedTuple):
     """Some operations of one device: ``nodes`` in the order they run; ``inner`` shows its functions. With a
-    ``role``, its name is that role's.
+    ``role``, its name is that role's, unless it is of one operation with functions.
     """
 
     device: str
@@ -51,6 +51,11 @@ class Box(NamedTuple):
     nodes: list[Node]
     inner: Picture | None
     role: Role | None = None
+
+    @property
+    def title(self) -> str:
+        is_role = self.role is not None and self.name == f"[{self.role}]"
+        return self.name[1:-1].capitalize() if is_role else self.name
 
     @property
     def subtitle(self) -> str:
@@ -388,7 +393,7 @@ def _svg_box(box: Box, corner: Point, size: Point, color: str, inner: Iterable[s
     parts = [
         f"<g><title>{escape(listed + more)}</title>"
         f'<rect class="{kind}" {place} rx="6" fill="{color}"/>'
-        f'<text class="name" x="{x + width / 2:g}" y="{y + 17:g}">{escape(_short(box.name))}</text>'
+        f'<text class="name" x="{x + width / 2:g}" y="{y + 17:g}">{escape(_short(box.title))}</text>'
         f'<text class="small" x="{x + width / 2:g}" y="{y + 31:g}">{escape(_short(box.subtitle, 26))}</text>',
         *(f'<g transform="translate({x:g} {y + BOX_HEIGHT - MARGIN / 2:g})">{part}</g>' for part in inner),
         "</g>",

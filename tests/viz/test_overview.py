@@ -149,7 +149,7 @@ def test_an_svg_shows_all_boxes_and_edges(graph, tmp_path):
     assert sorted(drawn) == sorted(
         picture.edges[ends][0] for ends in picture.edges if picture.is_drawn(*ends)
     )
-    assert {"layer0", "layer1", "[optimizer]"} <= {element.text for element in root.iter(f"{SVG}text")}
+    assert {"layer0", "layer1", "Optimizer"} <= {element.text for element in root.iter(f"{SVG}text")}
     assert CPU1 in {element.text for element in root.iter(f"{SVG}text")}
 
 
@@ -165,7 +165,7 @@ def test_gradients_and_the_optimizer_are_set_apart_from_the_model(graph, tmp_pat
         for box in root.findall(f"{SVG}g")
         if box.find(f"{SVG}rect").get("class") == "box role"
     ]
-    assert sorted(apart) == ["[gradients]", "[gradients]", "[optimizer]", "[optimizer]"]
+    assert sorted(apart) == ["Gradients", "Gradients", "Optimizer", "Optimizer"]
     parts = viz.partitions(graph, network_fetches(graph))
     picture = viz.collapse(parts, depth=1, roles=roles_in(graph, parts))
     between = [ends for ends in picture.edges if len({picture.boxes[key].role is None for key in ends}) == 2]
