@@ -270,7 +270,9 @@ def calls(tf):
                 picture,
             ),
             "max_pool_with_argmax_of_batch": (
-                lambda t: nn.max_pool_with_argmax(t, 2, 1, "VALID", include_batch_in_index=True),
+                lambda t: nn.max_pool_with_argmax(
+                    t, [1, 2, 2, 1], [1] * 4, "VALID", include_batch_in_index=True
+                ),
                 picture,
             ),
             "max_pool2d": (lambda t: nn.max_pool2d(t, 2, 2, "SAME"), picture),
