@@ -49,7 +49,7 @@ def variable_axis_size_partitioner(
         )
 
     def partitioner(shape: Any, dtype: Any) -> list[int]:
-        length = TensorShape(shape).as_list()[axis]
+        length = _lengths(shape)[axis]
         slice_bytes = _bytes_of(shape, dtype, bytes_per_string_element) / length
         parts = math.ceil(length / max(1, math.floor(max_shard_bytes / slice_bytes)))
         return _along(axis, shape, min(parts, max_shards or parts))
@@ -76,7 +76,7 @@ def min_max_variable_partitioner(
 
 def _along(axis: int, shape: Any, parts: int) -> list[int]:
     """``parts`` along ``axis``, or its length. Raises `InvalidArgumentError` unless it is an axis."""
-    dims = TensorShape(shape).as_list()
+    dims = _lengths(shape)
     if not -len(dims) <= axis < len(dims):
         raise misuse(f"partitioner: expected an axis of a variable of shape {dims}; got {axis}")
     counts = [1] * len(dims)
@@ -86,4 +86,13 @@ def _along(axis: int, shape: Any, parts: int) -> list[int]:
 
 def _bytes_of(shape: Any, dtype: Any, string_bytes: int) -> int:
     each = string_bytes if as_dtype(dtype) is string else as_dtype(dtype).size
-    return math.prod(TensorShape(shape).as_list()) * each
+    return math.prod(_lengths(shape)) * each
+
+
+def _lengths(shape: Any) -> list[int]:
+    """The dimensions of ``shape``. Raises `InvalidArgumentError` for unknown ones."""
+    dims = TensorShape(shape).as_list()
+    known = [length for length in dims if length is not None]
+    if len(known) < len(dims):
+        raise misuse(f"partitioner: expected a shape without unknown dimensions; got {dims}")
+    return known
