@@ -34,7 +34,6 @@ from flowrt import linalg as linalg
 from flowrt import logging as logging
 from flowrt import lookup as lookup
 from flowrt import losses as losses
-from flowrt import manip as manip
 from flowrt import math as math
 from flowrt import metrics as metrics
 from flowrt import nest as nest
@@ -42,8 +41,6 @@ from flowrt import nn as nn
 from flowrt import profiler as profiler
 from flowrt import python as python
 from flowrt import python_io as python_io
-from flowrt import quantization as quantization
-from flowrt import queue as queue
 from flowrt import ragged as ragged
 from flowrt import random as random
 from flowrt import resource_loader as resource_loader
@@ -52,7 +49,6 @@ from flowrt import saved_model as saved_model
 from flowrt import sets as sets
 from flowrt import signal as signal
 from flowrt import sparse as sparse
-from flowrt import spectral as spectral
 from flowrt import strings as strings
 from flowrt import summary as summary
 from flowrt import tensor_scatter_add as _tensor_scatter_nd_add
@@ -397,6 +393,10 @@ from flowrt.tf1.aliases import tables_initializer as _initialize_all_tables
 from flowrt.tf1.aliases import tables_initializer as tables_initializer
 from flowrt.tf1.aliases import verify_tensor_all_finite as verify_tensor_all_finite
 from flowrt.tf1.graph_import.import_graph_def import import_graph_def as import_graph_def
+from flowrt.tf1.second_names import manip as manip
+from flowrt.tf1.second_names import quantization as quantization
+from flowrt.tf1.second_names import queue as queue
+from flowrt.tf1.second_names import spectral as spectral
 from flowrt.variables.get_variable import get_local_variable as get_local_variable
 from flowrt.variables.get_variable import get_variable as get_variable
 from flowrt.variables.graph_scopes import add_to_collection as add_to_collection

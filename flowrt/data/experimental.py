@@ -136,8 +136,7 @@ def group_by_reducer(key_func: FunctionOf[Any], reducer: Reducer) -> Callable[[D
                 break
             state = relaxed
         final, returns = trace("finalize_func", reducer.finalize_func, state, _with_spec)
-        functions: Any = (key, init, reduced, final)  # bound when opened
-        return Dataset(GroupByReducer(dataset.node, *functions, returns))
+        return Dataset(GroupByReducer(dataset.node, key, init, reduced, final, returns))  # type: ignore[arg-type]
 
     return apply
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, Literal
 
 from flowrt.graph.construction.graph import Tensor
@@ -207,7 +206,7 @@ class SeparableConv1D(_SeparableConv, spatial=1):
         """The convolution of images of one row."""
         inputs, padding = _padded_before(self, inputs, padding)
         row = 1 if self.channel_axis == -1 else 2
-        kernels = (expand_dims(kernel, 0) for kernel in (self.depthwise_kernel, self.pointwise_kernel))
+        kernels = expand_dims(self.depthwise_kernel, 0), expand_dims(self.pointwise_kernel, 0)
         strides, rate = (*self.strides, *self.strides), (1, *self.dilation_rate)
         layout = self.data_format.replace("W", "HW")
         found = _separable(expand_dims(inputs, row), kernels, strides, padding, rate, layout)
@@ -223,7 +222,7 @@ class SeparableConv2D(_SeparableConv, spatial=2):
 
 
 def _separable(
-    images: Tensor, kernels: Iterable[Any], strides: Any, padding: Any, rate: Any, layout: str
+    images: Tensor, kernels: tuple[Any, Any], strides: Any, padding: Any, rate: Any, layout: str
 ) -> Tensor:
     steps = (1, 1, *strides) if layout == "NCHW" else (1, *strides, 1)
     return ops.separable_conv2d(images, *kernels, steps, padding, rate=rate, data_format=layout)

@@ -24,6 +24,7 @@ from typing import Any
 
 import flowrt
 from flowrt.graph.op_def import OpDef
+from flowrt.tf1.inner_paths import InnerPath
 from flowrt.tf1.missing_names import PUBLIC_NAMESPACES, public_names
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +125,8 @@ def write_stub(name: str) -> str:
 
 def origin(space: str, name: str, value: Any) -> tuple[str, str]:
     """The module that has ``value`` and its name there; of a constant "" and its type."""
+    if isinstance(value, InnerPath):  # which has no file
+        return "flowrt.tf1.second_names", name
     if isinstance(value, types.ModuleType):
         parent, _, last = value.__name__.rpartition(".")
         return parent, last
