@@ -13,7 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.autograph import conversion
-from flowrt.autograph.experimental import set_loop_options
+from flowrt.autograph.experimental import do_not_convert, set_loop_options
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 
 pytest.importorskip("malt", reason="diastatic-malt is not installed (extra autograph)")
@@ -776,6 +776,23 @@ def test_source_that_cannot_be_read_falls_back():
     with pytest.warns(RuntimeWarning, match=r"f \(nowhere\.py:1\) is not converted"):
         y = tf.function(namespace["f"], autograph=True)(tf.constant(1.0))
     assert run(y) == 2
+
+
+def test_to_graph_converts_a_function_but_not_what_is_to_stay():
+    @do_not_convert
+    def as_written(x: Any) -> Any:
+        return x if x is not None else 0
+
+    def program(x: Any) -> Any:
+        if x > 0:
+            return as_written(x) * 2
+        return -x
+
+    converted = tf.autograph.to_graph(program)
+    assert run([converted(tf.constant(3.0)), converted(tf.constant(-3.0))]) == [6, 3]
+    assert conversion.convert(as_written) is as_written
+    with pytest.raises(DTypeError, match="to_graph: expected a function; got 3"):
+        tf.autograph.to_graph(3)
 
 
 def test_without_the_library_the_error_names_the_extra(monkeypatch):

@@ -169,6 +169,27 @@ def test_conv1d_is_conv2d_of_one_row_and_may_be_causal() -> None:
     np.testing.assert_allclose(value, convolved(padded, kernel[None], 1, 1)[:, 0], rtol=1e-10)
 
 
+@pytest.mark.parametrize(
+    "options", [{"strides": 2, "padding": "same"}, {"dilation_rate": 2}], ids=["steps", "rate"]
+)
+def test_separable_conv1d_is_separable_conv2d_of_one_row(options: dict[str, Any]) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 9, 3)).astype(np.float32)
+    y = tf.layers.separable_conv1d(x, 4, 3, depth_multiplier=2, activation=tf.sin, name="one", **options)
+    rate = options.get("dilation_rate", 1)
+    rows = {**options, "dilation_rate": (1, rate)}
+    z = tf.layers.separable_conv2d(
+        x[:, None], 4, (1, 3), depth_multiplier=2, activation=tf.sin, name="two", **rows
+    )
+    one, two = (tf.get_collection(tf.GraphKeys.TRAINABLE_VARIABLES, scope) for scope in ("one", "two"))
+    assert [v.shape.as_list() for v in one] == [[3, 3, 2], [1, 6, 4], [4]]
+    shared = [tf.assign(w, tf.reshape(v, w.shape)) for v, w in zip(one, two, strict=True)]
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(shared)
+        found, expected = session.run([y, z])
+    np.testing.assert_allclose(found, expected[:, 0], rtol=1e-5, atol=1e-6)
+
+
 def test_conv3d_sums_over_windows() -> None:
     x = images(1, 3, 3, 3, 2)
     y = tf.layers.conv3d(x, 4, 3, use_bias=False)
