@@ -14,6 +14,7 @@ from flowrt.contrib import predictor
 from flowrt.contrib.staging import StagingArea
 from flowrt.errors import InvalidArgumentError, NotFoundError
 from flowrt.python import pywrap_tensorflow
+from flowrt.python.framework import function
 from flowrt.python.ops import inplace_ops
 from flowrt.python.util import function_utils, tf_inspect
 
@@ -106,3 +107,24 @@ def test_a_predictor_of_an_estimator_has_its_newest_weights(tmp_path: Path) -> N
     assert predict({"x": [1.0, 2.0]})["y"].tolist() == [5, 10]
     with pytest.raises(NotFoundError, match="expected one of the signatures serving_default; got 'z'"):
         predictor.from_estimator(estimator, serve, "z")
+
+
+def test_functions_of_given_dtypes_may_have_gradients_of_their_own() -> None:
+    @function.Defun(tf.float32, func_name="twice")
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    @function.Defun(tf.float32, tf.float32, python_grad_func=lambda op, dy: [3 * dy, op.inputs[0] * dy])
+    def product(x: Any, y: Any) -> Any:
+        return x * y
+
+    @function.Defun(tf.float32, grad_func=lambda x, dy: 5 * x * dy)
+    def square(x: Any) -> Any:
+        return x * x
+
+    x, y = tf.constant(4.0), tf.constant(7.0)
+    z = product(twice(1), y) + product(x, y) + square(x)
+    with tf.Session() as session:
+        assert session.run([z, *tf.gradients(z, [x, y])]) == [14 + 28 + 16, 3 + 20, 2 + 4]
+    with pytest.raises(InvalidArgumentError, match="product: expected 2 tensors, as Defun says; got 1"):
+        product(x)

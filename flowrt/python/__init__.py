@@ -9,6 +9,7 @@ from flowrt.dataflow import staging
 from flowrt.tf1 import (
     debugger,
     decorators,
+    defun,
     deprecation,
     events_writer,
     file_io,
@@ -43,7 +44,8 @@ estimator: export -> estimator.export
 estimator.export: export export_lib export_output -> estimator.export
 estimator.inputs: numpy_io pandas_io -> estimator.inputs
 eager: context function -> flowrt
-framework: common_shapes constant_op function importer ops tensor_spec tensor_util -> flowrt
+framework: function -> flowrt tf1.defun
+framework: common_shapes constant_op importer ops tensor_spec tensor_util -> flowrt
 framework: smart_cond -> tf1.layer_arguments
 framework: device -> flowrt graph.construction.scopes
 framework: dtypes -> flowrt dtypes

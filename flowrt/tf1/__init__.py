@@ -5,6 +5,7 @@ composed_ops     ops that functions of flowrt say, for imported graphs
 debugger         `python.debug`: sessions that show the tensors of their runs
 decorators       tools for writers of decorators
 deprecation      decorators for deprecated functions and arguments
+defun            `Defun`, a decorator for functions of tensors
 events_writer    event files, as an inner class writes them
 file_io          `gfile` under older names
 graph_import     GraphDefs read, with TensorFlow 1's control flow
