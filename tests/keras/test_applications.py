@@ -17,7 +17,8 @@ from flowrt.keras.applications import imagenet
 ELEMENTS = {
     "VGG16": 138_357_544, "VGG19": 143_667_240, "ResNet50": 25_636_712, "ResNet101": 44_707_176,
     "ResNet152": 60_419_944, "ResNet50V2": 25_613_800, "ResNet101V2": 44_675_560, "ResNet152V2": 60_380_648,
-    "InceptionV3": 23_851_784, "Xception": 22_910_480, "MobileNet": 4_253_864, "MobileNetV2": 3_538_984,
+    "InceptionV3": 23_851_784, "InceptionResNetV2": 55_873_736,
+    "Xception": 22_910_480, "MobileNet": 4_253_864, "MobileNetV2": 3_538_984,
     "DenseNet121": 8_062_504, "DenseNet169": 14_307_880, "DenseNet201": 20_242_984,
 }  # fmt: skip
 """Elements of the weights of each network, as Keras's documentation lists them."""

@@ -4,11 +4,12 @@ Layers have Keras's names, shapes and order, so its files of weights fit. Nothin
 is None, a file, or "imagenet" for Keras's file in ``~/.keras/models``.
 
 imagenet        parts that the networks share: images in, classes out, weights
-vgg, resnet, resnet_v2, densenet, inception_v3, xception, mobilenet, mobilenet_v2
+vgg, resnet, resnet_v2, densenet, inception_v3, inception_resnet_v2, xception, mobilenet, mobilenet_v2
 """
 
 from flowrt.keras.applications import densenet as densenet
 from flowrt.keras.applications import imagenet as imagenet
+from flowrt.keras.applications import inception_resnet_v2 as inception_resnet_v2
 from flowrt.keras.applications import inception_v3 as inception_v3
 from flowrt.keras.applications import mobilenet as mobilenet
 from flowrt.keras.applications import mobilenet_v2 as mobilenet_v2
@@ -19,6 +20,7 @@ from flowrt.keras.applications import xception as xception
 from flowrt.keras.applications.densenet import DenseNet121 as DenseNet121
 from flowrt.keras.applications.densenet import DenseNet169 as DenseNet169
 from flowrt.keras.applications.densenet import DenseNet201 as DenseNet201
+from flowrt.keras.applications.inception_resnet_v2 import InceptionResNetV2 as InceptionResNetV2
 from flowrt.keras.applications.inception_v3 import InceptionV3 as InceptionV3
 from flowrt.keras.applications.mobilenet import MobileNet as MobileNet
 from flowrt.keras.applications.mobilenet_v2 import MobileNetV2 as MobileNetV2

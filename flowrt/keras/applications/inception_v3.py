@@ -27,66 +27,66 @@ Branch = Sequence[tuple[int, int, int]]
 """Convolutions one after the other: filters, rows and columns."""
 
 
-def _conv(
+def convolution(
     x: Tensor, filters: int, rows: int, columns: int, padding: str = "same", strides: int = 1
 ) -> Tensor:
     x = layers.Conv2D(filters, (rows, columns), strides, padding, use_bias=False)(x)
     return layers.Activation("relu")(normalized(x, None, scale=False))
 
 
-def _branch(x: Tensor, convolutions: Branch) -> Tensor:
+def branch(x: Tensor, convolutions: Branch) -> Tensor:
     for each in convolutions:
-        x = _conv(x, *each)
+        x = convolution(x, *each)
     return x
 
 
-def _joined(parts: list[Tensor], name: str | None = None) -> Tensor:
+def joined(parts: list[Tensor], name: str | None = None) -> Tensor:
     return layers.Concatenate(axis=channel_axis(), name=name)(parts)
 
 
-def _mixed(x: Tensor, name: str, branches: Sequence[Branch], pooled: int) -> Tensor:
+def mixed(x: Tensor, name: str, branches: Sequence[Branch], pooled: int) -> Tensor:
     """The branches, and one of means with ``pooled`` filters."""
-    parts = [_branch(x, each) for each in branches]
+    parts = [branch(x, each) for each in branches]
     means = layers.AveragePooling2D(3, strides=1, padding="same")(x)
-    return _joined([*parts, _conv(means, pooled, 1, 1)], name)
+    return joined([*parts, convolution(means, pooled, 1, 1)], name)
 
 
-def _smaller(x: Tensor, name: str, branches: Sequence[Branch]) -> Tensor:
+def smaller(x: Tensor, name: str, branches: Sequence[Branch]) -> Tensor:
     """The branches, with last convolutions that halve the image, and one of maxima."""
-    parts = [_conv(_branch(x, each[:-1]), *each[-1], "valid", 2) for each in branches]
-    return _joined([*parts, layers.MaxPooling2D(3, strides=2)(x)], name)
+    parts = [convolution(branch(x, each[:-1]), *each[-1], "valid", 2) for each in branches]
+    return joined([*parts, layers.MaxPooling2D(3, strides=2)(x)], name)
 
 
-def _stem(x: Tensor) -> Tensor:
-    x = _conv(x, 32, 3, 3, "valid", 2)
-    x = _conv(x, 32, 3, 3, "valid")
-    x = layers.MaxPooling2D(3, strides=2)(_conv(x, 64, 3, 3))
-    x = _conv(x, 80, 1, 1, "valid")
-    return layers.MaxPooling2D(3, strides=2)(_conv(x, 192, 3, 3, "valid"))
+def stem(x: Tensor) -> Tensor:
+    x = convolution(x, 32, 3, 3, "valid", 2)
+    x = convolution(x, 32, 3, 3, "valid")
+    x = layers.MaxPooling2D(3, strides=2)(convolution(x, 64, 3, 3))
+    x = convolution(x, 80, 1, 1, "valid")
+    return layers.MaxPooling2D(3, strides=2)(convolution(x, 192, 3, 3, "valid"))
 
 
 def _split(x: Tensor, name: str | None) -> Tensor:
     """A row and a column side by side."""
-    return _joined([_conv(x, 384, 1, 3), _conv(x, 384, 3, 1)], name)
+    return joined([convolution(x, 384, 1, 3), convolution(x, 384, 3, 1)], name)
 
 
 def _body(x: Tensor) -> Tensor:
-    x = _stem(x)
+    x = stem(x)
     for i, pooled in enumerate((32, 64, 64)):
         five, three = [(48, 1, 1), (64, 5, 5)], [(64, 1, 1), (96, 3, 3), (96, 3, 3)]
-        x = _mixed(x, f"mixed{i}", [[(64, 1, 1)], five, three], pooled)
-    x = _smaller(x, "mixed3", [[(384, 3, 3)], [(64, 1, 1), (96, 3, 3), (96, 3, 3)]])
+        x = mixed(x, f"mixed{i}", [[(64, 1, 1)], five, three], pooled)
+    x = smaller(x, "mixed3", [[(384, 3, 3)], [(64, 1, 1), (96, 3, 3), (96, 3, 3)]])
     for i, n in enumerate((128, 160, 160, 192), 4):
         once = [(n, 1, 1), (n, 1, 7), (192, 7, 1)]
         twice = [(n, 1, 1), (n, 7, 1), (n, 1, 7), (n, 7, 1), (192, 1, 7)]
-        x = _mixed(x, f"mixed{i}", [[(192, 1, 1)], once, twice], 192)
+        x = mixed(x, f"mixed{i}", [[(192, 1, 1)], once, twice], 192)
     three, seven = [(192, 1, 1), (320, 3, 3)], [(192, 1, 1), (192, 1, 7), (192, 7, 1), (192, 3, 3)]
-    x = _smaller(x, "mixed8", [three, seven])
+    x = smaller(x, "mixed8", [three, seven])
     for i in range(2):
-        parts = [_conv(x, 320, 1, 1), _split(_conv(x, 384, 1, 1), f"mixed9_{i}")]
-        parts.append(_split(_branch(x, [(448, 1, 1), (384, 3, 3)]), None))
+        parts = [convolution(x, 320, 1, 1), _split(convolution(x, 384, 1, 1), f"mixed9_{i}")]
+        parts.append(_split(branch(x, [(448, 1, 1), (384, 3, 3)]), None))
         means = layers.AveragePooling2D(3, strides=1, padding="same")(x)
-        x = _joined([*parts, _conv(means, 192, 1, 1)], f"mixed{9 + i}")
+        x = joined([*parts, convolution(means, 192, 1, 1)], f"mixed{9 + i}")
     return x
 
 
