@@ -77,6 +77,6 @@ _RENAMED = {"utils": {"serialize_keras_object": "serialize_object"}} | {
 }
 
 # A layer may contain a model, so they are built by `models`, which comes after `layers`.
-layers.deserialize, layers.serialize = models.layer_from_config, identifiers.serialize_object  # type: ignore[attr-defined]
+layers.deserialize, layers.serialize = models.layer_from_config, identifiers.serialize_object
 make_paths("keras", read_paths(_PATHS), _RENAMED)
 __getattr__ = missing_from("keras")

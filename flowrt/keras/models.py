@@ -30,7 +30,7 @@ __getattr__ = missing_from("keras.models")
 
 def layer_from_config(config: Mapping[str, Any], custom_objects: Any = None) -> Any:
     """The layer or model of a configuration with a class and its arguments."""
-    if not isinstance(config, Mapping) or not {"class_name", "config"} <= config.keys():
+    if not {"class_name", "config"} <= config.keys():
         raise misuse(f"expected a configuration with class_name and config; got {config!r:.80}")
     name, inner = config["class_name"], dict(config["config"])
     with custom_object_scope(custom_objects):

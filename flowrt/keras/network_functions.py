@@ -75,8 +75,11 @@ def normalize_batch_in_training(
         return nn.fused_batch_norm(x, gamma, beta, epsilon=epsilon)[:3]
     mean, variance = statistics_of.moments(x, axes)
     kept = [1 if axis in axes else shape(x)[axis] for axis in range(rank)]
-    parts = [None if p is None else reshape(p, kept) for p in (mean, variance, beta, gamma)]
-    return statistics_of.batch_normalization(x, *parts, epsilon), mean, variance
+    offset, scale = (None if p is None else reshape(p, kept) for p in (beta, gamma))
+    found = statistics_of.batch_normalization(
+        x, reshape(mean, kept), reshape(variance, kept), offset, scale, epsilon
+    )
+    return found, mean, variance
 
 
 def categorical_crossentropy(target: Any, output: Any, from_logits: bool = False, axis: int = -1) -> Tensor:

@@ -74,8 +74,8 @@ class _Wrapper:
         return to_categorical(y) if loss == "categorical_crossentropy" and np.ndim(y) != 2 else np.asarray(y)
 
     def __sklearn_tags__(self) -> Any:
-        """The tags that scikit-learn 1.6 reads: targets are needed. A classifier is none by type, as
-        with TensorFlow: folds are not stratified.
+        """Scikit-learn 1.6's facts of an estimator: targets are needed. A classifier is none by type, as with
+        TensorFlow: folds are not stratified.
         """
         utils: Any = importlib.import_module("sklearn.utils")
         return utils.Tags(estimator_type=None, target_tags=utils.TargetTags(required=True))
@@ -129,9 +129,10 @@ class KerasClassifier(_Wrapper):
         targets = self._targets(np.searchsorted(self.classes_, y))
         found = self.model.evaluate(x, targets, **self.filter_sk_params(Sequential.evaluate, options))
         results = dict(zip(self.model.metrics_names, np.ravel(found), strict=False))
-        if not results.keys() & {"acc", "accuracy"}:
+        accuracies = [results[name] for name in ("acc", "accuracy") if name in results]
+        if not accuracies:
             raise misuse("KerasClassifier: score: expected a model compiled with metrics=['accuracy']")
-        return float(results.get("acc", results.get("accuracy")))
+        return float(accuracies[0])
 
 
 class KerasRegressor(_Wrapper):

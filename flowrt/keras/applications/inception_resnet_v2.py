@@ -1,4 +1,4 @@
-"""Inception-ResNet v2: branches of convolutions whose scaled outputs are added to their input.
+"""Inception-ResNet v2: branches of convolutions; their scaled outputs are added to their input.
 
 Szegedy, Ioffe, Vanhoucke and Alemi, "Inception-v4, Inception-ResNet and the Impact of Residual Connections on
 Learning", 2016.

@@ -49,7 +49,7 @@ def local_conv1d(
     data_format: str | None = None,
 ) -> Tensor:  # fmt: skip
     """`local_conv` of sequences, with as many places as ``kernel`` has entries."""
-    places = convert_to_tensor(kernel).shape.as_list()[:1]
+    places: list[Any] = convert_to_tensor(kernel).shape.as_list()[:1]
     return local_conv(inputs, kernel, kernel_size, strides, places, data_format)
 
 

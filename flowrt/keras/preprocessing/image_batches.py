@@ -101,7 +101,7 @@ NUMBERED = ("categorical", "binary", "sparse")
 
 
 class Targets(NamedTuple):
-    """The contents of images: the names of the classes, for each image its class's number, or the numbers of
+    """Targets of images: the names of the classes, for each image its class's number, or the numbers of
     several, ``values`` of another kind (an array, or a list of some), and weights.
     """
 
