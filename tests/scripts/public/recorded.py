@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import builtins
+import functools
 import gzip
 import importlib
 import importlib.abc
@@ -317,7 +318,8 @@ def use_made_data(folder: Path) -> None:
     text = folder / "made.txt"
     text.write_text("\n".join(" ".join(f"w{(i * j) % 97}" for j in range(1, 40)) for i in range(1, 100)), "utf-8")
     keras.utils.get_file = lambda *_, **__: str(text)
-    keras.utils.plot_model = lambda *_, **__: None
+    for utils in (keras.utils, importlib.import_module("tensorflow.keras.utils")):  # TensorFlow has two of them
+        utils.plot_model = lambda *_, **__: None
 
 
 class KerasFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -354,9 +356,9 @@ def place_softly(session: Any) -> None:
     session.__init__ = start_softly
 
 
-def use_steady_adam() -> None:
-    """Adam with a larger epsilon: with its own, a gradient that is nothing but rounding, as that of a bias before
-    batch normalization, moves a weight by the whole learning rate."""
+def use_steady_steps() -> None:
+    """Adam, and Keras's RMSprop, with a larger epsilon: with its own, a gradient that is nothing but rounding, as
+    that of a bias before batch normalization, moves a weight by the whole learning rate."""
     tf: Any = importlib.import_module("tensorflow")
     adam = tf.train.AdamOptimizer
     start = adam.__init__
@@ -368,9 +370,11 @@ def use_steady_adam() -> None:
         start(self, learning_rate, beta1, beta2, 1e-3, *rest, **options)
 
     adam.__init__ = start_steadily
-    own = tf.keras.optimizers.Adam
-    begin = own.__init__
-    own.__init__ = lambda self, *arguments, **options: begin(self, *arguments, **{**options, "epsilon": 1e-3})
+    def start_own_steadily(self: Any, begin: Any, *arguments: Any, **options: Any) -> None:
+        begin(self, *arguments, **{**options, "epsilon": 1e-3})
+
+    for own in (tf.keras.optimizers.Adam, tf.keras.optimizers.RMSprop):
+        own.__init__ = functools.partialmethod(start_own_steadily, own.__init__)
 
 
 def use_quiet_gym() -> None:
@@ -498,6 +502,8 @@ def record_in_child(program: Program, side: str, session: Any, arguments: argpar
         keras = importlib.import_module("tensorflow").keras
         record.around_models(keras)
         record.leave_out(keras.Model, "add_loss")  # in which TensorFlow runs constants
+        for owner in (keras.layers.Layer, keras.Model):
+            record.leave_out(owner, "set_weights")
         saver = importlib.import_module("tensorflow").train.Saver
         record.leave_out(saver, "save")
         record.leave_out(saver, "restore")
@@ -531,13 +537,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         use_digits(Path(folder))
         use_made_data(Path(folder))
-        sys.meta_path.insert(0, KerasFinder())
+        if not is_ours:  # flowrt has a finder of its own
+            sys.meta_path.insert(0, KerasFinder())
         record_all(arguments, session)
 
 
 def record_all(arguments: argparse.Namespace, session: Any) -> None:
     place_softly(session)
-    use_steady_adam()
+    use_steady_steps()
     use_old_numpy()
     use_quiet_gym()
     builtins.input = lambda *_: ""
