@@ -27,6 +27,7 @@ opt                 optimizers with decay, averages, lazy rows; SciPy's
 named_outputs       outputs of layers under their names
 slim                layers under the name used by model zoos; model_analyzer
 training            losses that train, evaluations of checkpoints, hyperparameters
+tensor_forest       random forests
 tensorboard         files for TensorBoard's plugins
 tpu                 infeed and outfeed, on any device; estimators for TPUs, without them
 """
@@ -57,6 +58,7 @@ from flowrt.contrib import (
     rnn,
     seq2seq,
     slim,
+    tensor_forest,
     tensorboard,
     tpu,
     training,
@@ -68,7 +70,8 @@ from flowrt.tf1.missing_names import missing_from
 __all__ = [
     "cluster_resolver", "compiler", "crf", "cudnn_rnn", "data", "distribute", "distributions", "estimator",
     "factorization", "framework", "layers", "learn", "legacy_seq2seq", "lookup", "losses", "metrics",
-    "mixed_precision", "nccl", "opt", "predictor", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training",
+    "mixed_precision", "nccl", "opt", "predictor", "rnn", "seq2seq", "slim", "tensor_forest", "tensorboard",
+    "tpu", "training",
 ]  # fmt: skip
 
 _PATHS = """
@@ -133,6 +136,9 @@ opt: python -> contrib.opt
 opt.python: training -> contrib.opt
 opt.python.training: external_optimizer lazy_adam_optimizer moving_average_optimizer nadam_optimizer
     weight_decay_optimizers -> contrib.opt
+tensor_forest: client python -> contrib.tensor_forest
+tensor_forest.client: eval_metrics random_forest -> contrib.tensor_forest
+tensor_forest.python: tensor_forest -> contrib.tensor_forest
 training: python -> contrib.training
 training.python: training -> contrib.training
 training.python.training: hparam training -> contrib.training

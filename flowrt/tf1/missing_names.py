@@ -29,7 +29,7 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     contrib.estimator.RNNEstimator
     contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
 there are no such trees. Instead: estimator.BoostedTreesClassifier, or scikit-learn's forests
-    contrib.tensor_forest contrib.boosted_trees
+    contrib.boosted_trees
 this factorization is not supported. Instead: contrib.factorization.KMeans, or estimator.Estimator
     contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm
     contrib.factorization.WALSMatrixFactorization contrib.factorization.WALSModel

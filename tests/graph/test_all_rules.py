@@ -199,7 +199,8 @@ WITHOUT_RULE = {
     },
     "of whole trees, on the host": {
         "BoostedTreesContributions", "BoostedTreesGrowLayer", "BoostedTreesLayerStatistics",
-        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "QuantileBuckets",
+        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "ForestPredict",
+        "QuantileBuckets",
     },
     "all dimensions together": {"Diag", "DiagPart"},
     "made when layouts have been lowered": {"GatherTogether", "TakeApart"},

@@ -55,7 +55,7 @@ WAITING = """
     BoostedTreesMoveBias BoostedTreesTrainingLogits
     CTCBeamSearchDecoder CTCGreedyDecoder CTCLoss
     CombinedNonMaxSuppression CountNgrams CropAndResizeGradBoxes CropAndResizeGradImage DenseBincount
-    DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance LinearRecurrence ListDiff
+    DrawBoundingBoxesV2 DynamicPartition DynamicStitch EditDistance ForestPredict LinearRecurrence ListDiff
     MatrixLogarithm Multinomial MultinomialAt
     NonMaxSuppressionByClass NonMaxSuppressionV2 NonMaxSuppressionV3 NonMaxSuppressionV4
     NonMaxSuppressionV5 Polygamma QuantileBuckets RandomGamma RandomGammaAt RandomPoissonV2

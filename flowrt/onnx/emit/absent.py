@@ -22,7 +22,8 @@ _SUMMARY = "summaries are for TensorBoard: leave them out of the outputs"
 ABSENT: dict[str, tuple[str, ...]] = {
     _TREES: (
         "BoostedTreesContributions", "BoostedTreesGrowLayer", "BoostedTreesLayerStatistics",
-        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "QuantileBuckets",
+        "BoostedTreesLogits", "BoostedTreesMoveBias", "BoostedTreesTrainingLogits", "ForestPredict",
+        "QuantileBuckets",
     ),
     _LAYOUTS: ("_RowsOfVariable", "_UnitMemory", "LocalShards", "GatherAt", "SegmentSumAt", "CutAs",
                "OverAxis", "GatherTogether", "TakeApart"),

@@ -125,4 +125,4 @@ from flowrt.graph.ops.text import (
     wave_files,
     words,
 )
-from flowrt.graph.ops.trees import boosted_trees, quantile_buckets
+from flowrt.graph.ops.trees import boosted_trees, quantile_buckets, random_forest

@@ -1,0 +1,13 @@
+"""``flowrt.contrib.tensor_forest``: random forests that grow while examples stream by.
+
+forest_params   `ForestHParams`
+forest_graphs   `RandomForestGraphs`: training and predictions as operations
+"""
+
+from flowrt.contrib.tensor_forest.forest_graphs import RandomForestGraphs
+from flowrt.contrib.tensor_forest.forest_params import ForestHParams
+from flowrt.tf1.missing_names import missing_from
+
+__all__ = ["ForestHParams", "RandomForestGraphs"]
+
+__getattr__ = missing_from("contrib.tensor_forest")
