@@ -127,3 +127,18 @@ def test_bad_arguments_are_named() -> None:
         params(split_pruning_name="half")
     with pytest.raises(InvalidArgumentError, match="expected labels from 0 to 2; got 1 to 5"):
         trained(np.where(CLASSES == 0, 5, 1), 1)
+
+
+def test_an_estimator_is_fitted_evaluated_and_asked(tmp_path: Path) -> None:
+    estimator = tensor_forest.TensorForestEstimator(params(), model_dir=tmp_path)
+    estimator.fit(X, CLASSES.astype(np.int64), steps=20, batch_size=200)
+    assert estimator.evaluate(X, CLASSES.astype(np.int64), steps=1)["accuracy"] > 0.85
+    found = next(iter(estimator.predict(X[:5])))
+    assert {"classes", "probabilities", tensor_forest.VARIANCE_PREDICTION_KEY} <= found.keys()
+
+
+@pytest.mark.slow
+def test_an_estimator_learns_numbers() -> None:
+    estimator = tensor_forest.TensorForestEstimator(params(num_classes=1, regression=True))
+    estimator.fit(X, X[:, 0] * 2, steps=40, batch_size=200)
+    assert estimator.evaluate(X, X[:, 0] * 2, steps=1)["loss"] < 0.1

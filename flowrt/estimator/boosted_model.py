@@ -221,20 +221,22 @@ class BoostedTraining:
             return self._batches["quantiles"].last(decide)
 
     def _grow(self, first: Tensor, second: Tensor) -> Operation:
-        layer = (
-            self._layer(first, second)
-            if not self._growth.center_bias
-            else cond(self._needs_bias, lambda: self._bias(first, second), lambda: self._layer(first, second))
-        )
+        def grow() -> Any:
+            return self._layer(first, second)
+
+        if self._growth.center_bias:
+            layer = cond(self._needs_bias, lambda: self._bias(first, second), grow)
+        else:
+            layer = grow()
         kept = [] if self._cache is None else [self._cache.keep(self._buckets, *self._finished)]
         with control_dependencies([layer]):
             return group(*kept, get_or_create_global_step().assign_add(1).op)
 
     def _bias(self, first: Tensor, second: Tensor) -> Any:
-        by = {"l1": self._growth.l1, "l2": self._growth.l2}
+        l1, l2 = self._growth.l1, self._growth.l2
 
         def move(means: Tensor) -> Operation:
-            moved = boosted_trees_center_bias(*self._trees, means[0], means[1], **by)
+            moved = boosted_trees_center_bias(*self._trees, means[0], means[1], l1=l1, l2=l2)
             return _set((*self._model.trees, self._needs_bias), moved)
 
         means = stack([reduce_mean(first), reduce_mean(second)])

@@ -49,6 +49,14 @@ class ForestHParams:
 
     num_classes: int
     num_features: int
+    num_trees: int
+    max_nodes: int
+    bagging_fraction: float
+    feature_bagging_fraction: float
+    num_splits_to_consider: int
+    split_after_samples: Any
+    model_name: str
+    split_name: str
 
     def __init__(
         self,

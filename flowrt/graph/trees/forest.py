@@ -98,8 +98,8 @@ class Growth:
                 self._split(tree, node, slot)
 
     def _marks(self, labels: Any, weights: Any) -> Any:
-        """What each example adds where it is counted, [examples, width]: its weight at its class; or its
-        numbers, their squares, and 1.
+        """The rows that examples add where they are counted, [examples, width]: their weight at their class,
+        or their numbers, the squares of these, and 1.
         """
         if self._rules.is_regression:
             numbers = labels.reshape(len(labels), self._rules.outputs)

@@ -96,8 +96,8 @@ def _train(
     xp: Any, splits: Any, thresholds: Any, values: Any, sizes: Any, growth: ForestGrowth, examples: Any,
     labels: Any, weights: Any, first: int, end: int,
 ) -> None:  # fmt: skip
-    batch = on_host(xp, examples, labels, weights)
-    growth.step((splits, thresholds, values, sizes), *batch, first, end)
+    examples, labels, weights = on_host(xp, examples, labels, weights)
+    growth.step((splits, thresholds, values, sizes), examples, labels, weights, first, end)
 
 
 forest_train: OpDef[Operation] = define_op(
