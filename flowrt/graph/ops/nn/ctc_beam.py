@@ -11,7 +11,7 @@ that are better than the worst prefix so far are looked at one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
@@ -33,7 +33,7 @@ class Prefix:
     def __init__(self, parent: Prefix | None, label: int) -> None:
         self.parent, self.label = parent, label
         self.children: dict[int, Prefix] = {}
-        self.scores: tuple[float, float, float] = (0.0, 0.0, -np.inf)
+        self.scores: Sequence[float] = (0.0, 0.0, -np.inf)
         self.is_followed, self.place = False, -1
 
     def labels(self) -> list[int]:
@@ -63,7 +63,7 @@ class Beam:
         self._is_lowest_first = self._is_heap = False
 
     def floor(self) -> float:
-        """The score that another must exceed to have a place: the least, which goes to the front."""
+        """The least score, which another must exceed to have a place; it goes to the front."""
         kept = self.kept
         if len(kept) < self.width:
             return -np.inf
@@ -141,7 +141,7 @@ def _continued(branches: list[Prefix], logits: Any, norm: Any, width: int) -> Be
     before = np.array([prefix.scores for prefix in branches], logits.dtype)
     beam = Beam(width)
     for prefix, scores in zip(branches, _stayed(before, parents, labels, logits, norm), strict=True):
-        prefix.scores, prefix.is_followed = tuple(scores), True
+        prefix.scores, prefix.is_followed = scores, True
         beam.push(Scored.of(prefix))
     _grow(branches, before, parents, labels, logits[:-1] - norm, beam)
     for prefix in branches:
