@@ -49,7 +49,8 @@ class Defun:
                 raise misuse(
                     f"{func.__name__}: expected {len(self._types)} tensors, as Defun says; got {len(args)}"
                 )
-            return run(*map(convert_to_tensor, args, self._types or [None] * len(args)))
+            kinds: Sequence[Any] = self._types or [None] * len(args)
+            return run(*map(convert_to_tensor, args, kinds))
 
         return call
 
