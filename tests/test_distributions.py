@@ -126,12 +126,12 @@ def test_a_transformed_distribution_takes_the_shapes_that_it_is_given() -> None:
 
 
 INVALID = {
-    "Gamma": (lambda **o: tfd.Gamma(1.0, 1.0, **o), -1.0, "expected x > y"),
+    "Gamma": (lambda **o: tfd.Gamma(1.0, 1.0, **o), -1.0, "expected x > 0.0"),
     "Beta": (lambda **o: tfd.Beta(1.0, 1.0, **o), 1.5, "less than `1`"),
     "Dirichlet": (lambda **o: tfd.Dirichlet([1.0, 2.0], **o), [0.5, 0.6], "must sum to `1`"),
-    "Bernoulli": (lambda **o: tfd.Bernoulli(probs=0.5, **o), 2, "expected x <= y"),
+    "Bernoulli": (lambda **o: tfd.Bernoulli(probs=0.5, **o), 2, "expected x <= 1"),
     "OneHotCategorical": (
-        lambda **o: tfd.OneHotCategorical(probs=[0.5, 0.5], **o), [1, 1], "expected x == y",
+        lambda **o: tfd.OneHotCategorical(probs=[0.5, 0.5], **o), [1, 1], "expected x == 1",
     ),
     "Multinomial": (lambda **o: tfd.Multinomial(3.0, [0.0, 1.0], **o), [1.0, 1.0], "must sum to"),
     "Poisson": (lambda **o: tfd.Poisson(1.0, **o), 0.5, "fractional components"),
