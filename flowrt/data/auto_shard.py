@@ -15,14 +15,17 @@ import numpy as np
 
 from flowrt.base.structure import flatten, map_structure
 from flowrt.data.batching import Batch, PaddedBatch
-from flowrt.data.choosing import Choose, Sample, TakeWhile, Unique
+from flowrt.data.choosing import Choose, Resample, TakeWhile, Unique
 from flowrt.data.node import Node, known_int
-from flowrt.data.pipeline import Filter, Interleave, Shard, Shuffle
+from flowrt.data.pipeline import Filter, Interleave, Shard
 from flowrt.data.record_files import Files
-from flowrt.data.sources import TensorSlices
-from flowrt.data.traced import FRESH_SEED, Traced, TracedDataset
-from flowrt.data.windows import BucketByLength, GroupByWindow, TracedReduction
+from flowrt.data.sources import Tensors, TensorSlices
+from flowrt.data.traced import FRESH_SEED, Traced, TracedDataset, is_drawn_anew, operations_before
+from flowrt.data.windows import BucketByLength, GroupByReducer, GroupByWindow, TracedReduction
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.effects import draws_anew
+from flowrt.graph.ops.random.sampling import random_shuffle_op
 
 N = TypeVar("N", bound=Node)
 
@@ -62,21 +65,37 @@ def is_random(node: Node) -> bool:
     """Whether the order of ``node`` differs between processes, and from one start to the next: a shuffle, or
     what selects elements, draws without a seed.
     """
-    if isinstance(node, Shuffle | Sample) and any(part is FRESH_SEED for part in node.seed):
+    if any(leaf is FRESH_SEED for leaf in _leaves(node)) or _has_random_order(node):
         return True
     if isinstance(node, SELECT_BY_VALUE) and _has_random_values(node):
         return True
     return any(is_random(child) for child in (*_inputs(node), *_returned(node)))
 
 
-SELECT_BY_VALUE = (Filter, TakeWhile, Unique, Choose, Interleave, GroupByWindow, BucketByLength)
+SELECT_BY_VALUE = (
+    Filter, TakeWhile, Unique, Choose, Interleave, GroupByWindow, GroupByReducer, BucketByLength, Resample
+)  # fmt: skip
 """Nodes that choose their elements by values: of their inputs, or of their functions."""
 
 
+def _has_random_order(node: Node) -> bool:
+    """Whether tensors that ``node`` is made with (a seed, a number of elements, names of files), but for the
+    values of its elements, are drawn without a seed. Of values, `random_shuffle` makes the order.
+    """
+    tensors = [leaf for leaf in _leaves(node) if isinstance(leaf, Tensor)]
+    if not isinstance(node, Tensors | TensorSlices):
+        return any(map(is_drawn_anew, tensors))
+    operations = (op for tensor in tensors for op in operations_before(tensor))
+    return any(op.op_def is random_shuffle_op and draws_anew(op.node) for op in operations)
+
+
 def _has_random_values(node: Node) -> bool:
-    """Whether a function of ``node``, or of what is below it, draws without a seed."""
-    drawn = any(isinstance(leaf, Traced) and leaf.draws_anew for leaf in _leaves(node))
-    return drawn or any(map(_has_random_values, _inputs(node)))
+    """Whether values of ``node``, or of what is below it, are drawn without a seed."""
+    drawn = any(
+        leaf.draws_anew if isinstance(leaf, Traced) else isinstance(leaf, Tensor) and is_drawn_anew(leaf)
+        for leaf in _leaves(node)
+    )
+    return drawn or any(map(_has_random_values, (*_inputs(node), *_returned(node))))
 
 
 def _returned(node: Node) -> list[Node]:
@@ -113,6 +132,7 @@ def _fields(node: Node) -> list[str]:
 def _at_files(node: Node, count: int, index: int) -> Node | None:
     """``node`` with every ``count``-th of its files, starting at ``index``; None if there are too few."""
     if isinstance(node, Files):
+        _check_source(node)
         if isinstance(node.filenames, np.ndarray) and node.filenames.size < count:
             return None
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
@@ -147,9 +167,22 @@ def _has_files(node: Node) -> bool:
 
 def _at_records(node: Node, count: int, index: int) -> Node:
     """Every ``count``-th record of ``node``, starting at ``index``, taken below any random transformation."""
-    if is_random(node):
-        return _with_inputs(node, lambda below: _at_records(below, count, index))
-    return Shard(node, count, index)
+    if not is_random(node):
+        return Shard(node, count, index)
+    _check_source(node)
+    return _with_inputs(node, lambda below: _at_records(below, count, index))
+
+
+def _check_source(node: Node) -> None:
+    """Raise `InvalidArgumentError` if ``node`` has no inputs and another order in each worker: there is
+    nothing below it to divide.
+    """
+    if not _inputs(node) and is_random(node):
+        raise InvalidArgumentError(
+            "distributed dataset: expected a source with the same elements in the same order in all workers; "
+            "got one whose tensors are drawn without a seed, as by random_shuffle. Give that op a seed, or "
+            "use Dataset.shuffle()"
+        )
 
 
 def divide_batches(node: Node, count: int) -> Node:

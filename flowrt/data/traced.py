@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,7 @@ from flowrt.graph.ops.state.lookup import (
     lookup_table_export,
     mutable_hash_table_op,
 )
+from flowrt.graph.topology import reachable
 
 
 class _FreshSeed:
@@ -137,7 +138,8 @@ class TracedFunction(Traced):
 
     @property
     def draws_anew(self) -> bool:
-        return any(draws_anew(op.node) for op in self._graph.get_operations())
+        drawn = any(draws_anew(op.node) for op in self._graph.get_operations())
+        return drawn or any(map(is_drawn_anew, self.captured))
 
     def given(self, values: dict[Tensor, Any]) -> TracedFunction:
         return replace(self, values=tuple(values[tensor] for tensor in self.captured))
@@ -227,6 +229,16 @@ def bind_values(node: Node, values: dict[Tensor, Any]) -> Node:
 def open_tree(node: Node, values: dict[Tensor, Any], stack: ExitStack) -> Node:
     """The tree ready to be opened: values bound, functions compiled. What it needs ends with ``stack``."""
     return bind(bind_values(node, values), partial(_open_function, stack=stack))
+
+
+def is_drawn_anew(tensor: Tensor) -> bool:
+    """Whether ``tensor`` depends on random numbers that are drawn without a seed."""
+    return any(draws_anew(op.node) for op in operations_before(tensor))
+
+
+def operations_before(tensor: Tensor) -> Iterable[Operation]:
+    """The operations on which the value of ``tensor`` depends, with its own."""
+    return reachable([tensor.op], lambda op: [each.op for each in op.inputs])
 
 
 def tensors_in(node: Node) -> tuple[Tensor, ...]:

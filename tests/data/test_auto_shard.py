@@ -117,6 +117,21 @@ def sampled(seed: int | None) -> Dataset:
     return tf.data.experimental.sample_from_datasets([Dataset.range(9), Dataset.range(9, 18)], seed=seed)
 
 
+def resampled(seed: int | None) -> Dataset:
+    return Dataset.range(18).apply(
+        tf.data.experimental.rejection_resample(lambda x: x % 2, [0.2, 0.8], [0.5, 0.5], seed)
+    )
+
+
+def below(seed: int | None) -> Any:
+    threshold = tf.random_uniform([], 0, 9, tf.int64, seed=seed)
+    return lambda x: x < threshold
+
+
+def shuffled_names(seed: int | None) -> Dataset:
+    return Dataset.from_tensor_slices(tf.random_shuffle(["a", "b", "c"], seed=seed))
+
+
 def shuffled_windows(dataset: Dataset) -> Dataset:
     return dataset.apply(
         tf.data.experimental.group_by_window(lambda x: x % 2, lambda key, window: window.shuffle(4), 4)
@@ -138,15 +153,41 @@ def shuffled_windows(dataset: Dataset) -> Dataset:
         (lambda rows: rows.filter(lambda x: tf.cond(x > 3, lambda: half(x), lambda: True)), True),
         (lambda rows: rows.map(lambda x: (x, half(x))).filter(lambda x, chosen: chosen), True),
         (lambda rows: rows.map(lambda x: (x, half(x))), False),
+        (lambda rows: resampled(None), True),
+        (lambda rows: resampled(1), False),
+        (lambda rows: rows.filter(below(None)), True),
+        (lambda rows: rows.filter(below(1)), False),
+        (lambda rows: rows.flat_map(lambda x: rows.map(half)).filter(lambda chosen: chosen), True),
+        (lambda rows: rows.take(tf.random_uniform([], 0, 9, tf.int64)), True),
+        (lambda rows: rows.shuffle(9, seed=tf.random_uniform([], 0, 9, tf.int64)), True),
+        (lambda rows: shuffled_names(None), True),
+        (lambda rows: shuffled_names(1), False),
+        (lambda rows: Dataset.from_tensor_slices(tf.random_uniform([9])), False),
+        (lambda rows: Dataset.from_tensor_slices(tf.random_uniform([9])).filter(lambda x: x < 0.5), True),
     ],
     ids=[
         "shuffle", "seeded shuffle", "sample", "seeded sample", "shuffle in interleave",
         "seeded shuffle in interleave", "shuffle in windows", "random filter", "seeded filter",
-        "random branch of a filter", "filter of random values", "random values",
+        "random branch of a filter", "filter of random values", "random values", "resample",
+        "seeded resample", "captured threshold", "captured seeded threshold",
+        "filter of a random map in flat_map", "random count", "seed drawn without a seed", "random_shuffle",
+        "seeded random_shuffle", "random slices", "filter of random slices",
     ],
 )  # fmt: skip
 def test_what_draws_without_a_seed_has_another_order_in_each_process(make, expected: bool) -> None:
     assert is_random(make(Dataset.range(9)).node) is expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda names: Dataset.from_tensor_slices(names).flat_map(TextLineDataset), TextLineDataset],
+    ids=["names as elements", "names"],
+)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_sources_in_an_order_of_their_own_in_each_worker_cannot_be_divided(make, policy) -> None:
+    dataset = make(tf.random_shuffle(["a", "b", "c"])).batch(2)
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"same order in all .* Give that op a seed"):
+        shard(dataset.node, 2, 0, policy)
 
 
 def test_records_that_are_sampled_at_random_are_in_one_part_each() -> None:
