@@ -87,6 +87,28 @@ def test_two_processes_with_one_log_lose_no_line(tmp_path: Path) -> None:
     }
 
 
+def test_a_quiet_process_leaves_the_files_that_a_busy_one_drops(tmp_path: Path) -> None:
+    path = tmp_path / "worker_0.log"
+    with RotatingFile(path, 100, appends=True) as quiet, RotatingFile(path, 100, appends=True) as busy:
+        quiet.write(b"begin\n")
+        for number in range(200):
+            busy.write(b"busy %d\n" % number)
+        quiet.write(b"in the end\n")
+    assert b"in the end\n" in contents(path)[-1]
+    assert all(len(each) <= 100 for each in contents(path))
+
+
+def test_two_that_rotate_at_once_drop_no_file(tmp_path: Path) -> None:
+    """The second finds the file too long, and waits for the first, which renames it."""
+    path = tmp_path / "worker_0.log"
+    with RotatingFile(path, 100, appends=True) as first, RotatingFile(path, 100, appends=True) as second:
+        first.write(b"x" * 98 + b"\n")
+        first.write(b"from the first\n")
+        second._rotate()  # as decided before
+        second.write(b"from the second\n")
+    assert contents(path) == [b"x" * 98 + b"\n", b"from the first\nfrom the second\n"]
+
+
 @pytest.mark.parametrize("text", ["0", "4095", "-1", "64M", "1e6", "²"])
 def test_a_wrong_size_is_told(text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FLOWRT_LOG_BYTES", text)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -32,8 +33,8 @@ def log_bytes() -> int:
 @final
 class RotatingFile(Closing):
     """Writes unbuffered to ``path``; ``appends``: to the end of a file that is there, else that is replaced.
-    Creates the directory. For one thread at a time; a child of a task may have the same log: each write goes
-    to the end of the file, and either may rotate it. Raises OSError.
+    Creates the directory. For one thread at a time; a child of a task may have the same log: each line goes
+    to the end of the file that is at ``path`` then, and either may rotate it. Raises OSError.
     """
 
     def __init__(self, path: Path, max_bytes: int, appends: bool) -> None:
@@ -48,6 +49,8 @@ class RotatingFile(Closing):
         """Write ``data``; a new file begins between two lines, unless a line is as long as a file. Raises
         OSError.
         """
+        if not self._is_in_line:
+            self._follow()
         if self._size and self._size + len(data) > self._max_bytes:
             end = data.find(b"\n") + 1 if self._is_in_line else 0
             self._append(data[:end])
@@ -62,13 +65,40 @@ class RotatingFile(Closing):
         if data:
             self._is_in_line = not data.endswith(b"\n")
 
+    def _follow(self) -> None:
+        """Leave a file that another process has rotated: it would be dropped with what is written to it."""
+        if self._is_current():
+            self._size = os.fstat(self._file.fileno()).st_size
+        else:
+            self._file.close()
+            self._open()
+
+    def _is_current(self) -> bool:
+        """Whether the file is still the one at the path."""
+        try:
+            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
     def _rotate(self) -> None:
-        self._file.close()
-        names = [self._path, *(self._path.with_name(f"{self._path.name}.{i}") for i in range(1, KEPT + 1))]
-        for newer, older in zip(names[-2::-1], names[:0:-1], strict=True):
-            with suppress(FileNotFoundError):  # another process may do the same
-                newer.replace(older)
+        """Rename the files, unless another process has done so meanwhile, and begin a new one."""
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            if self._is_current():
+                self._rename()
+        finally:
+            with suppress(OSError):
+                fcntl.flock(self._file, fcntl.LOCK_UN)  # closing may not: a forked child has the file, too
+            self._file.close()
         self._open()
+
+    def _rename(self) -> None:
+        numbered = [self._path.with_name(f"{self._path.name}.{i}") for i in range(1, KEPT + 1)]
+        names = [self._path, *numbered]
+        for newer, older in zip(names[-2::-1], names[:0:-1], strict=True):
+            with suppress(FileNotFoundError):  # at first there are fewer
+                newer.replace(older)
 
     def _open(self) -> None:
         self._file: BinaryIO = self._path.open("ab", buffering=0)
