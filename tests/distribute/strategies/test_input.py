@@ -104,9 +104,14 @@ def test_workers_that_read_the_same_batches_share_them_out(
 def test_uneven_shares_have_all_rows_once(records: int, batch: int, local: int, workers: int) -> None:
     found = shares_of_workers(records, batch, local, workers, may_be_uneven=True)
     assert in_order(found) == list(range(records))
-    if batch % (local * workers):  # a mean of no rows would be NaN
-        sizes = [[len(part) for parts in step for part in parts] for step in zip(*found, strict=True)]
-        assert all(max(step) - min(step) <= 1 for step in sizes)
+    sizes = [[len(part) for parts in step for part in parts] for step in zip(*found, strict=True)]
+    assert all(max(step) - min(step) <= 1 for step in sizes)  # a mean of no rows would be NaN
+
+
+def test_batches_that_are_all_full_keep_their_static_shape() -> None:
+    node = Dataset.range(16).batch(12, drop_remainder=True).node
+    assert share_of(node, 4, may_be_uneven=True) == 3
+    assert share_of(Dataset.range(16).batch(12).node, 4, may_be_uneven=True) is None
 
 
 def shares_of_workers(

@@ -158,7 +158,8 @@ def _empty(leaf: TensorSpec) -> Array:
 
 
 def share_of(node: Node, replicas: int, may_be_uneven: bool) -> int | None:
-    """The rows of a replica's share of the batches of ``node``; None if unknown in advance, or uneven.
+    """The rows of a replica's share of the batches of ``node``; None if unknown in advance, or uneven: where
+    they may be, a last batch with fewer rows is, too.
 
     Raises `InvalidArgumentError` for elements that are not batches, and, unless shares ``may_be_uneven``, for
     a batch size not divisible by ``replicas``.
@@ -170,7 +171,10 @@ def share_of(node: Node, replicas: int, may_be_uneven: bool) -> int | None:
                 "scalar. Call dataset.batch(global batch size) first"
             )
     size = batch_size(node)
-    if size is None or (size % replicas and may_be_uneven):
+    leaves = flatten(node.spec)
+    if size is None or (may_be_uneven and not all(leaf.shape and leaf.shape[0] == size for leaf in leaves)):
+        return None
+    if size % replicas and may_be_uneven:
         return None
     if size % replicas:
         raise InvalidArgumentError(
