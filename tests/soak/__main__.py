@@ -41,7 +41,7 @@ class Log:
     """Events in ``path``, one a line, and on the console. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self._began, self._file = time.monotonic(), path.open("w", buffering=1)
+        self._began, self._path = time.monotonic(), path
         self._lock = threading.Lock()
 
     def say(self, event: str, **facts: Any) -> None:
@@ -49,7 +49,8 @@ class Log:
         line = f"{time.monotonic() - self._began:8.1f} {event:8} {said}"
         with self._lock:
             print(line, flush=True)
-            self._file.write(line + "\n")
+            with self._path.open("a") as file:
+                file.write(line + "\n")
 
 
 @final
