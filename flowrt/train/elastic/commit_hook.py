@@ -32,7 +32,7 @@ class CommitHook(SessionRunHook):
     ``begin_step`` is the step at which the session must begin. ``over(is_committed)`` is the reason why the
     epoch is over after a run, if it is: then `EpochOverError` is raised. With ``needs_step_each_run``, the
     data goes on at the batch of that number: the first run that counts no step, or several, is logged as a
-    warning.
+    warning, also if it reads no batch (an evaluation), which does no harm.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class CommitHook(SessionRunHook):
     def _warn(self, steps: int) -> None:
         self._needs_step_each_run = False  # once is enough
         _logger.warning(
-            "elastic job: expected runs that count one step each; %d counted %d. The data goes on at the "
-            "batch of the global step: after a change of the group, batches %s. A loss scale counts no step "
-            "for gradients that are not finite",
+            "elastic job: expected runs that read one batch and count one step each; %d counted %d. The data "
+            "goes on at the batch of the global step: after a change of the group, batches %s. A loss scale "
+            "counts no step for gradients that are not finite",
             self._runs,
             steps,
-            "come again" if self._runs > steps else "are left out",
+            "come again, unless runs read none" if self._runs > steps else "are left out",
         )
