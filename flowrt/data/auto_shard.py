@@ -17,10 +17,17 @@ from flowrt.base.structure import flatten, map_structure
 from flowrt.data.batching import Batch, PaddedBatch
 from flowrt.data.choosing import Choose, Resample, TakeWhile, Unique
 from flowrt.data.node import Node, known_int
-from flowrt.data.pipeline import Filter, Interleave, Shard
+from flowrt.data.pipeline import Filter, Interleave, Map, Shard
 from flowrt.data.record_files import Files
 from flowrt.data.sources import Tensors, TensorSlices
-from flowrt.data.traced import FRESH_SEED, Traced, TracedDataset, is_drawn_anew, operations_before
+from flowrt.data.traced import (
+    FRESH_SEED,
+    Traced,
+    TracedDataset,
+    TracedFunction,
+    is_drawn_anew,
+    operations_before,
+)
 from flowrt.data.windows import BucketByLength, GroupByReducer, GroupByWindow, TracedReduction
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Tensor
@@ -90,11 +97,13 @@ def _has_random_order(node: Node) -> bool:
 
 
 def _has_random_values(node: Node) -> bool:
-    """Whether values of ``node``, or of what is below it, are drawn without a seed."""
+    """Whether values of ``node``, or of what is below it, are drawn without a seed, or in any order."""
     drawn = any(
         leaf.draws_anew if isinstance(leaf, Traced) else isinstance(leaf, Tensor) and is_drawn_anew(leaf)
         for leaf in _leaves(node)
     )
+    if isinstance(node, Map) and isinstance(node.fn, TracedFunction):  # whichever thread is first draws first
+        drawn = drawn or (node.num_parallel_calls not in (None, 1) and node.fn.draws)
     return drawn or any(map(_has_random_values, (*_inputs(node), *_returned(node))))
 
 

@@ -25,7 +25,7 @@ from flowrt.errors import ForeignElementError, UnimplementedError
 from flowrt.executor.session.session import Session
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
-from flowrt.graph.effects import draws_anew
+from flowrt.graph.effects import draws, draws_anew
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.state.lookup import (
     hash_table_op,
@@ -135,6 +135,11 @@ class TracedFunction(Traced):
     def is_pure(self) -> bool:
         """Whether a call has no effect on the next ones: it draws no random numbers and calls no Python."""
         return all(op.op_def.effect in (Effect.PURE, Effect.SOURCE) for op in self._graph.get_operations())
+
+    @property
+    def draws(self) -> bool:
+        """Whether it draws random numbers, with a seed or without."""
+        return any(draws(op.node) for op in self._graph.get_operations())
 
     @property
     def draws_anew(self) -> bool:

@@ -60,6 +60,12 @@ def is_stateful(node: Node) -> bool:
     return node.op.effect in (Effect.WRITE, Effect.STATEFUL)
 
 
+def draws(node: Node) -> bool:
+    """Whether ``node``, or a function that it owns, draws random numbers."""
+    functions = owned_subgraphs(node.attrs) if node.op.effect is Effect.NESTED else ()
+    return node.op.effect is Effect.RANDOM or any(draws(each) for function in functions for each in function)
+
+
 def draws_anew(node: Node) -> bool:
     """Whether ``node``, or a function that it owns, draws random numbers without a seed."""
     if node.op.effect is Effect.NESTED:

@@ -113,6 +113,10 @@ def half(x: Any, seed: int | None = None) -> Any:
     return tf.random_uniform([], seed=seed) < 0.5
 
 
+def half_by_seed(x: Any) -> Any:
+    return half(x, seed=1)
+
+
 def sampled(seed: int | None) -> Dataset:
     return tf.data.experimental.sample_from_datasets([Dataset.range(9), Dataset.range(9, 18)], seed=seed)
 
@@ -153,6 +157,10 @@ def shuffled_windows(dataset: Dataset) -> Dataset:
         (lambda rows: rows.filter(lambda x: tf.cond(x > 3, lambda: half(x), lambda: True)), True),
         (lambda rows: rows.map(lambda x: (x, half(x))).filter(lambda x, chosen: chosen), True),
         (lambda rows: rows.map(lambda x: (x, half(x))), False),
+        (lambda rows: rows.map(half_by_seed).filter(lambda chosen: chosen), False),
+        (lambda rows: rows.map(half_by_seed, num_parallel_calls=4).filter(lambda chosen: chosen), True),
+        (lambda rows: rows.map(half_by_seed, num_parallel_calls=4), False),
+        (lambda rows: rows.map(lambda x: x + 1, num_parallel_calls=4).filter(lambda x: x > 4), False),
         (lambda rows: resampled(None), True),
         (lambda rows: resampled(1), False),
         (lambda rows: rows.filter(below(None)), True),
@@ -168,10 +176,12 @@ def shuffled_windows(dataset: Dataset) -> Dataset:
     ids=[
         "shuffle", "seeded shuffle", "sample", "seeded sample", "shuffle in interleave",
         "seeded shuffle in interleave", "shuffle in windows", "random filter", "seeded filter",
-        "random branch of a filter", "filter of random values", "random values", "resample",
-        "seeded resample", "captured threshold", "captured seeded threshold",
-        "filter of a random map in flat_map", "random count", "seed drawn without a seed", "random_shuffle",
-        "seeded random_shuffle", "random slices", "filter of random slices",
+        "random branch of a filter", "filter of random values", "random values", "filter of seeded values",
+        "filter of seeded values drawn in parallel", "seeded values drawn in parallel",
+        "filter of values made in parallel", "resample", "seeded resample", "captured threshold",
+        "captured seeded threshold", "filter of a random map in flat_map", "random count",
+        "seed drawn without a seed", "random_shuffle", "seeded random_shuffle", "random slices",
+        "filter of random slices",
     ],
 )  # fmt: skip
 def test_what_draws_without_a_seed_has_another_order_in_each_process(make, expected: bool) -> None:

@@ -52,7 +52,8 @@ class ElasticJob:
         if is_random(dataset.node):
             raise InvalidArgumentError(
                 "elastic job: expected a dataset with the same order in all workers and epochs; got a "
-                "shuffle, or another random choice of elements, without a seed. Use shuffle(..., seed=1)"
+                "shuffle, or another random choice of elements, without a seed (or by random numbers of a "
+                "map with num_parallel_calls). Use shuffle(..., seed=1)"
             )
         given = options or InputOptions()
         if given.auto_shard_policy not in (AutoShardPolicy.AUTO, AutoShardPolicy.DATA):
