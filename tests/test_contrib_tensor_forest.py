@@ -127,6 +127,15 @@ def test_bad_arguments_are_named() -> None:
         params(split_pruning_name="half")
     with pytest.raises(InvalidArgumentError, match="expected labels from 0 to 2; got 1 to 5"):
         trained(np.where(CLASSES == 0, 5, 1), 1)
+    with pytest.raises(InvalidArgumentError, match=r"expected 200 labels and.*shape \(200, 3\)"):
+        trained(np.eye(3)[CLASSES], 1)
+
+
+def test_a_walk_does_not_read_the_features_of_the_next_example() -> None:
+    splits = np.array([[1, 1, 2], [0, 1, 1], [0, 2, 2]], np.int32)
+    tree = RandomTree(splits, np.zeros(3, np.float32), np.zeros((3, 1), np.float32), np.array(3, np.int32))
+    with pytest.raises(InvalidArgumentError, match="expected at least the 2 features of the trees; got 1"):
+        leaves_of(tree, np.zeros((4, 1), np.float32))
 
 
 def test_an_estimator_is_fitted_evaluated_and_asked(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrt.errors import InvalidArgumentError
+
 BLOCK = 1 << 18
 """Walks at once, an example in a tree each: their arrays stay in the cache."""
 
@@ -29,8 +31,13 @@ class Nodes(NamedTuple):
 def leaves(nodes: Nodes, features: Any, roots: Any) -> Any:
     """The leaf of each example in the tree of each root, int64, [examples, roots]. ``features`` are
     [examples, features]; NaN goes to the right.
+
+    Raises `InvalidArgumentError` for fewer features than nodes ask for: a walk would read the next example's.
     """
-    examples = len(features)
+    examples, columns = features.shape
+    needed = int(nodes.feature.max(initial=-1)) + 1
+    if examples and columns < needed:
+        raise InvalidArgumentError(f"expected at least the {needed} features of the trees; got {columns}")
     found = np.empty((examples, len(roots)), np.int64)
     rows = max(1, BLOCK // max(1, len(roots)))
     for start in range(0, examples, rows):

@@ -47,18 +47,18 @@ class ForestGrowth:
         first: int, end: int,
     ) -> None:  # fmt: skip
         """Let the trees from ``first`` to ``end`` learn a batch."""
-        count = len(examples)
-        if len(labels) != count or len(weights) not in (0, count):
+        count, outputs = len(examples), self._rules.outputs
+        needed = count * (outputs if self._rules.is_regression else 1)
+        if len(labels) != count or labels.size != needed or weights.size not in (0, count):
             raise InvalidArgumentError(
-                f"expected a label and, with any, a weight for each of {count} examples; got {len(labels)} "
-                f"and {len(weights)}"
+                f"expected {needed} labels and, with any, a weight for each of {count} examples; got "
+                f"labels of shape {labels.shape} and weights of shape {weights.shape}"
             )
-        outputs = self._rules.outputs
         if not self._rules.is_regression and count and not (labels.min() >= 0 and labels.max() < outputs):
             raise InvalidArgumentError(
                 f"expected labels from 0 to {outputs - 1}; got {labels.min():g} to {labels.max():g}"
             )
-        weights = weights if len(weights) else np.ones(count, np.float32)
+        weights = weights.reshape(-1) if weights.size else np.ones(count, np.float32)
         with self._lock, ExitStack() as held:
             for lock in locks_of(variables):
                 held.enter_context(lock)
