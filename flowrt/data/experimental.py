@@ -26,6 +26,7 @@ from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import misuse
 from flowrt.graph.typing import FunctionOf
 from flowrt.tf1.missing_names import missing_from
 
@@ -131,7 +132,7 @@ def group_by_reducer(key_func: FunctionOf[Any], reducer: Reducer) -> Callable[[D
         init, state = trace("init_func", reducer.init_func, number, _with_spec)
         while True:  # until the state's sizes are those of all states
             reduced, following = trace("reduce_func", reducer.reduce_func, (state, spec), _with_spec)
-            relaxed = common_spec(state, following)
+            relaxed = common_spec(state, following, "reduce_func")
             if relaxed == state:
                 break
             state = relaxed
@@ -232,11 +233,12 @@ def rejection_resample(
     `InvalidArgumentError` for proportions of several lengths, below 0 or, for the dataset, of 0; a step does
     for other classes.
     """
-    target = tuple(np.asarray(target_dist, float).tolist())
-    initial = None if initial_dist is None else tuple(np.asarray(initial_dist, float).tolist())
-    if min(target) < 0 or (initial is not None and (len(initial) != len(target) or min(initial) <= 0)):
-        raise InvalidArgumentError(
-            f"rejection_resample: expected proportions of as many classes; got {target} and {initial}"
+    target = _proportions("target_dist", target_dist)
+    initial = None if initial_dist is None else _proportions("initial_dist", initial_dist)
+    if initial is not None and (len(initial) != len(target) or min(initial) <= 0):
+        raise misuse(
+            "rejection_resample: expected proportions of as many classes, and those of the dataset above 0; "
+            f"got target_dist {target} and initial_dist {initial}"
         )
     seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
 
@@ -251,6 +253,17 @@ def rejection_resample(
         return [number], spec_of(number)
 
     return apply
+
+
+def _proportions(name: str, given: Any) -> tuple[float, ...]:
+    """``given``, a proportion for each class. Raises `InvalidArgumentError` for what cannot be one."""
+    found = np.asarray(given, float)
+    if found.ndim != 1 or not (found >= 0).all() or not 0 < found.sum() < np.inf:
+        raise misuse(
+            f"rejection_resample: {name}: expected a list of numbers from 0 on, one of them above 0; got "
+            f"{given!r:.200}"
+        )
+    return tuple(found.tolist())
 
 
 def choose_from_datasets(datasets: Sequence[Dataset], choice_dataset: Dataset) -> Dataset:

@@ -75,18 +75,18 @@ def batch_spec(spec: Structure, size: int | None) -> Structure:
     return map_structure(batched, spec)
 
 
-def common_spec(first: Structure, second: Structure) -> Structure:
-    """The most specific spec of the elements of both datasets.
+def common_spec(first: Structure, second: Structure, what: str = "concatenate") -> Structure:
+    """The most specific spec of the elements of both datasets, which ``what`` makes one of.
 
     Raises `InvalidArgumentError` for different structures and `DTypeError` for different dtypes.
     """
     if not same_structure(first, second):
         raise InvalidArgumentError(
-            f"concatenate: expected elements of one structure; got {_format(first)} and {_format(second)}"
+            f"{what}: expected elements of one structure; got {_format(first)} and {_format(second)}"
         )
     for path, a, b in zip(leaf_paths(first), flatten(first), flatten(second), strict=True):
         if a.dtype is not b.dtype:
-            raise DTypeError(f"concatenate: component{path}: expected {a.dtype.name}; got {b.dtype.name}")
+            raise DTypeError(f"{what}: component{path}: expected {a.dtype.name}; got {b.dtype.name}")
     return map_structure(lambda a, b: TensorSpec(relax(a.shape, b.shape), a.dtype), first, second)
 
 

@@ -112,6 +112,12 @@ def test_a_reducer_makes_one_element_of_each_key() -> None:
     assert elements(numbers.apply(grown)) == [[[1], [4], [1]], [[2], [5], [2]]]
 
 
+def test_a_state_of_another_dtype_is_an_error_of_reduce_func() -> None:
+    other = tf.data.experimental.Reducer(lambda _: 0.0, lambda state, x: x, lambda state: state)
+    with pytest.raises(DTypeError, match="reduce_func: component: expected float32; got int64"):
+        tf.data.Dataset.range(4).apply(tf.data.experimental.group_by_reducer(lambda x: x, other))
+
+
 @pytest.mark.parametrize("initial", [None, [0.8, 0.2]], ids=["estimated", "known"])
 def test_resampled_classes_have_the_wanted_proportions(initial: Any) -> None:
     """8,000 elements of class 0, 2,000 of class 1: 60 standard deviations are between the two proportions."""
@@ -129,6 +135,9 @@ def test_resampled_classes_have_the_wanted_proportions(initial: Any) -> None:
 def test_resampling_says_what_it_expects() -> None:
     with pytest.raises(InvalidArgumentError, match="expected proportions of as many classes"):
         tf.data.experimental.rejection_resample(lambda x: x, [0.5, 0.5], [1.0])
+    for target in ([], [0.0, 0.0], [0.5, float("nan")], [[0.5, 0.5]]):
+        with pytest.raises(InvalidArgumentError, match="target_dist: expected a list of numbers from 0 on"):
+            tf.data.experimental.rejection_resample(lambda x: x, target)
     resample = tf.data.experimental.rejection_resample(lambda x: x + 1, [0.5, 0.5])
     with pytest.raises(InvalidArgumentError, match=r"expected a class in \[0, 2\); got 2"):
         elements(tf.data.Dataset.range(4).apply(resample).map(lambda number, _: number))
