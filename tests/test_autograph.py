@@ -791,6 +791,12 @@ def test_to_graph_converts_a_function_but_not_what_is_to_stay():
     converted = tf.autograph.to_graph(program)
     assert run([converted(tf.constant(3.0)), converted(tf.constant(-3.0))]) == [6, 3]
     assert conversion.convert(as_written) is as_written
+
+    class Program:
+        def __call__(self, x: Any) -> Any:
+            return program(x)
+
+    assert run(tf.autograph.to_graph(Program())(tf.constant(3.0))) == 6
     with pytest.raises(DTypeError, match="to_graph: expected a function; got 3"):
         tf.autograph.to_graph(3)
 

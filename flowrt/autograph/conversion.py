@@ -157,13 +157,14 @@ def to_graph(
     experimental_optional_features: Any = None,
 ) -> Callable[..., Any]:
     """The function ``entity`` with Python's ``if``, ``while`` and ``for`` over tensors as `cond` and
-    `while_loop`. What it calls is always converted, too; the other arguments are accepted.
+    `while_loop`; of an object that is called, its ``__call__``. What it calls is always converted, too; the
+    other arguments are accepted.
 
     Raises `DTypeError` for what is no function, `UnimplementedError` without diastatic-malt.
     """
     if isinstance(entity, type) or not callable(entity):
         raise DTypeError(f"to_graph: expected a function; got {entity!r:.80}")
-    return convert(entity)
+    return convert(entity) if inspect.isroutine(entity) else _callee(entity)
 
 
 def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
