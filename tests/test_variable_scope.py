@@ -278,10 +278,11 @@ def test_a_variable_with_a_partitioner_stays_one() -> None:
         (tf.variable_axis_size_partitioner(100), [10, 10], tf.float32, [5, 1]),
         (tf.variable_axis_size_partitioner(100, max_shards=3), [10, 10], tf.float64, [3, 1]),
         (tf.variable_axis_size_partitioner(40, axis=1), [2, 6], tf.string, [1, 6]),
+        (tf.variable_axis_size_partitioner(40), [0, 6], tf.float32, [0, 1]),
         (tf.min_max_variable_partitioner(16), [1024, 1024], tf.float32, [16, 1]),
         (tf.min_max_variable_partitioner(64, min_slice_size=1 << 20), [1024, 1024], tf.float32, [4, 1]),
     ],
-    ids=["fixed", "axis_size", "most", "strings", "most_parts", "least_size"],
+    ids=["fixed", "axis_size", "most", "strings", "empty", "most_parts", "least_size"],
 )
 def test_partitioners_say_into_how_many_parts(partitioner: Any, shape: Any, dtype: Any, parts: Any) -> None:
     """Numbers by hand from TensorFlow's rules."""

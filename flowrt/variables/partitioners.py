@@ -49,8 +49,8 @@ def variable_axis_size_partitioner(
         )
 
     def partitioner(shape: Any, dtype: Any) -> list[int]:
-        length = _lengths(shape)[axis]
-        slice_bytes = _bytes_of(shape, dtype, bytes_per_string_element) / length
+        length = max(1, _lengths(shape)[axis])
+        slice_bytes = max(1, _bytes_of(shape, dtype, bytes_per_string_element) / length)
         parts = math.ceil(length / max(1, math.floor(max_shard_bytes / slice_bytes)))
         return _along(axis, shape, min(parts, max_shards or parts))
 
