@@ -14,7 +14,15 @@ from flowrt.graph.typing import Ints, LayerDataFormat, LayerPadding
 from flowrt.initializers import Zeros
 from flowrt.layers.base import layer_function
 from flowrt.layers.core import KernelLayer
-from flowrt.layers.geometry import Windowed, count, layout, padding_mode, sizes, transposed_length
+from flowrt.layers.geometry import (
+    Windowed,
+    count,
+    layout,
+    padded_ends,
+    padding_mode,
+    sizes,
+    transposed_length,
+)
 
 __all__ = [
     "Conv1D", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "SeparableConv1D", "SeparableConv2D",
@@ -118,10 +126,23 @@ class Conv3D(_Conv, spatial=3, op=ops.conv3d):
     """
 
 
-class _ConvTranspose(_Conv):
-    """A transposed convolution: the kernel is ``[..., filters, channels]``."""
+class ConvTranspose(_Conv):
+    """Base of transposed convolutions, with Keras's arguments: the kernel is ``[..., filters, channels]``."""
 
-    __init__ = without_parameters(_Conv.__init__, "dilation_rate")
+    @passing_on(_Conv.__init__)
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = 1,
+        padding: LayerPadding = "valid",
+        output_padding: Any = None,
+        data_format: LayerDataFormat = "channels_last",
+        dilation_rate: Any = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(filters, kernel_size, strides, padding, data_format, dilation_rate, **options)
+        self.output_padding = padded_ends(output_padding, self.strides)
 
     def _kernel_channels(self, channels: int) -> tuple[int, int]:
         return self.filters, channels
@@ -130,22 +151,29 @@ class _ConvTranspose(_Conv):
         static, dynamic = inputs.shape.as_list(), shape(inputs)
         lengths: list[Any] = [n if n is not None else dynamic[i] for i, n in enumerate(static)]
         first = 2 if self.channel_axis == 1 else 1
-        for i, (kernel, stride) in enumerate(zip(self.kernel_size, self.strides, strict=True), first):
-            lengths[i] = transposed_length(lengths[i], kernel, stride, padding)
+        ends = self.output_padding or (None,) * self.spatial
+        windows = zip(self.kernel_size, self.dilation_rate, self.strides, ends, strict=True)
+        for i, (kernel, rate, stride, end) in enumerate(windows, first):
+            lengths[i] = transposed_length(lengths[i], (kernel - 1) * rate + 1, stride, padding, end)
         lengths[self.channel_axis] = self.filters
         outputs: Tensor = type(self)._op(
-            inputs, self.kernel, lengths, self.strides, padding, data_format=self.data_format
-        )
+            inputs, self.kernel, lengths, self.strides, padding, data_format=self.data_format,
+            dilations=self.dilation_rate,
+        )  # fmt: skip
         outputs.set_shape([n if isinstance(n, int) else None for n in lengths])
         return outputs
 
 
-class Conv2DTranspose(_ConvTranspose, spatial=2, op=ops.conv2d_transpose):
+class Conv2DTranspose(ConvTranspose, spatial=2, op=ops.conv2d_transpose):
     """The transpose of a `Conv2D`, as an upsampling layer: strides enlarge."""
 
+    __init__ = without_parameters(ConvTranspose.__init__, "output_padding", "dilation_rate")
 
-class Conv3DTranspose(_ConvTranspose, spatial=3, op=ops.conv3d_transpose):
+
+class Conv3DTranspose(ConvTranspose, spatial=3, op=ops.conv3d_transpose):
     """The transpose of a `Conv3D`, as an upsampling layer: strides enlarge."""
+
+    __init__ = without_parameters(ConvTranspose.__init__, "output_padding", "dilation_rate")
 
 
 class _SeparableConv(_Conv):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -66,7 +67,25 @@ def layout(data_format: str, rank: int) -> str:
     return (_LAST if data_format == "channels_last" else _FIRST)[rank]
 
 
-def transposed_length(length: Any, kernel: int, stride: int, padding: str) -> Any:
-    """The length that a transposed convolution makes of ``length`` (an int or a tensor)."""
+def padded_ends(value: Any, strides: tuple[int, ...]) -> tuple[int, ...] | None:
+    """``value``, a number of rows at the end or one for each of ``strides``, as a tuple; None if it is None.
+    Raises `InvalidArgumentError` unless they are less than the strides.
+    """
+    if value is None:
+        return None
+    given = tuple(value) if isinstance(value, (list, tuple)) else (value,) * len(strides)
+    is_whole = all(isinstance(v, (int, np.integer)) and v >= 0 for v in given)
+    if len(given) != len(strides) or not is_whole or any(map(operator.ge, given, strides)):
+        raise misuse(f"output_padding: expected less than the strides {strides}; got {value!r}")
+    return tuple(map(int, given))
+
+
+def transposed_length(length: Any, kernel: int, stride: int, padding: str, end: int | None = None) -> Any:
+    """The length that a transposed convolution makes of ``length`` (an int or a tensor): the one of Keras's
+    ``output_padding`` if ``end`` is given.
+    """
+    if end is not None:
+        window = kernel % 2 if padding == "SAME" else kernel
+        return (length - 1) * stride + window + end
     extra = max(kernel - stride, 0) if padding == "VALID" else 0
     return length * stride + extra if extra else length * stride

@@ -212,6 +212,36 @@ def test_conv2d_transpose_is_the_gradient_of_conv2d(padding: str) -> None:
     np.testing.assert_allclose(value, expected, rtol=1e-10)
 
 
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_dilated_conv2d_transpose_is_the_gradient_of_the_dilated_conv2d(padding: str) -> None:
+    small = images(2, 4, 3, 5)
+    layer = tf.keras.layers.Conv2DTranspose(2, 3, padding=padding, dilation_rate=2, use_bias=False)
+    large = layer(tf.constant(small))
+    assert large.shape.as_list() == [2, *((4, 3) if padding == "same" else (8, 7)), 2]
+    x = tf.zeros_like(large)
+    y = tf.nn.conv2d(x, layer.kernel, [1] * 4, padding.upper(), dilations=[1, 2, 2, 1])
+    (gradient,) = tf.gradients(y, x, grad_ys=tf.constant(small))
+    with initialized() as session:
+        value, expected = session.run([large, gradient])
+    np.testing.assert_allclose(value, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("padding", ["same", "valid"])
+@pytest.mark.parametrize("end", [0, 1])
+def test_output_padding_sets_the_lengths_of_conv2d_transpose(padding: str, end: int) -> None:
+    layer = tf.keras.layers.Conv2DTranspose(2, 3, 2, padding, end)
+    y = layer(tf.placeholder(tf.float32, [1, None, 4, 5]))
+    length = {"same": 7, "valid": 9}[padding] + end  # (4 - 1) * 2 + 3, less 2 with "same"
+    assert y.shape.as_list() == [1, None, length, 2]
+    config = layer.get_config()
+    assert type(layer).from_config(config).output_padding == (end, end)
+
+
+def test_output_padding_of_a_whole_stride_is_an_error() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"less than the strides \(2, 2\); got 2"):
+        tf.keras.layers.Conv2DTranspose(2, 3, 2, output_padding=2)
+
+
 def test_conv2d_transpose_follows_shapes_known_at_run_time() -> None:
     x = tf.placeholder(tf.float32, [None, None, 3, 2])
     y = tf.layers.conv2d_transpose(x, 4, 3, 2)

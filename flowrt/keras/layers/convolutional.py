@@ -48,13 +48,13 @@ class Conv3D(convolutional.Conv3D, Layer):
 class Conv2DTranspose(convolutional.Conv2DTranspose, Layer):
     """The transpose of a `Conv2D`: strides enlarge."""
 
-    __init__ = by_name(convolutional.Conv2DTranspose.__init__)
+    __init__ = by_name(convolutional.ConvTranspose.__init__)
 
 
 class Conv3DTranspose(convolutional.Conv3DTranspose, Layer):
     """The transpose of a `Conv3D`: strides enlarge."""
 
-    __init__ = by_name(convolutional.Conv3DTranspose.__init__)
+    __init__ = by_name(convolutional.ConvTranspose.__init__)
 
 
 class SeparableConv2D(convolutional.SeparableConv2D, Layer):
