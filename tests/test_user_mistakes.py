@@ -785,3 +785,10 @@ def test_what_is_no_variable_is_not_assigned_to() -> None:
 def test_a_dataset_is_read_by_an_iterator() -> None:
     with pytest.raises(tf.errors.DTypeError, match=r"cannot be iterated.*make_one_shot_iterator"):
         list(tf.data.Dataset.range(3))
+
+
+def test_a_cast_is_advised_only_where_there_is_one():
+    with pytest.raises(DTypeError, match=r"got string$"):
+        tf.constant(1.0) + tf.constant(["a"])
+    with pytest.raises(DTypeError, match=r"got int32\. Use flowrt\.cast\(\)$"):
+        tf.constant(1.0) + tf.constant([1])

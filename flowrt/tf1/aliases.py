@@ -272,7 +272,7 @@ def executing_eagerly() -> bool:
 
 
 def enable_eager_execution(*_: Any, **__: Any) -> None:
-    raise UnimplementedError("enable_eager_execution: flowrt builds graphs; run them in a Session")
+    raise misuse("enable_eager_execution: flowrt builds graphs; run them in a Session", UnimplementedError)
 
 
 def enable_resource_variables() -> None:

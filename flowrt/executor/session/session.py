@@ -37,7 +37,7 @@ from flowrt.executor.session.session_variables import StoredShard
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, leave_default_graph
 from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.graph.typing import FetchLike
 
 LOGGER = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def connect(target: str, config: ConfigProto) -> Runtime:
     """
     protocol, separator, _ = target.partition("://")
     if not separator or protocol not in CLUSTERS:
-        raise InvalidArgumentError(f"Session: expected the target '' or 'grpc://host:port'; got {target!r}")
+        raise misuse(f"Session: expected the target '' or 'grpc://host:port'; got {target!r}")
     runtime: Runtime = CLUSTERS[protocol](target, config)
     return runtime
 
@@ -89,9 +89,9 @@ class BaseSession(InNotebook):
     ) -> None:
         if isinstance(target, Graph | ConfigProto):
             given = "config" if isinstance(target, ConfigProto) else "graph"
-            raise DTypeError(f"Session: the first argument is the target; pass {given}=")
+            raise misuse(f"Session: the first argument is the target; pass {given}=", DTypeError)
         if not isinstance(config, ConfigProto | None):
-            raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
+            raise misuse(f"Session: expected a ConfigProto; got {config!r}", DTypeError)
         self._graph = graph_to_run(graph)
         self._config = config if config is not None else ConfigProto()
         self._runtime: Runtime = connect(target, self._config) if target else LocalRuntime(self._config, seed)
@@ -143,10 +143,11 @@ class BaseSession(InNotebook):
         except (TypeError, ValueError):  # the latter for an array, which is neither true nor false
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
                 raise not_a_dict(feed_dict) from None
-            raise DTypeError(
+            fed = f" and {feed_dict!r}" if feed_dict else ""
+            raise misuse(
                 "run: expected fetches that are tensors, operations, names or a structure of them, and a "
-                f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}",
-                source=user_line(),
+                f"feed_dict with tensors or names as keys; got {fetches!r}{fed}",
+                DTypeError,
             ) from None
         if request is None or self._closed or self._graph.mutations != self._mutations:
             self._refresh()
@@ -226,9 +227,9 @@ class BaseSession(InNotebook):
     ) -> list[Any]:
         """A run that may be cancelled, end at a deadline, or be traced."""
         if not isinstance(options, RunOptions | None):
-            raise DTypeError(f"options: expected RunOptions; got {options!r}")
+            raise misuse(f"options: expected RunOptions; got {options!r}", DTypeError)
         if run_metadata is not None and not hasattr(run_metadata, "step_stats"):
-            raise DTypeError(f"run_metadata: expected a RunMetadata; got {run_metadata!r}")
+            raise misuse(f"run_metadata: expected a RunMetadata; got {run_metadata!r}", DTypeError)
         options = options or _NO_OPTIONS
         timeout_ms = options.timeout_in_ms or self._config.operation_timeout_in_ms
         control = StepControl(timeout_ms / 1000 if timeout_ms else None)

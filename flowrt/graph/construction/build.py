@@ -230,13 +230,20 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
         if dtype is not argument.dtype:
             expected = "?" if argument.dtype is None else argument.dtype.name
             raise DTypeError(
-                f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}. Use flowrt.cast()"
+                f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}"
+                f"{_cast_advice(argument.dtype, dtype)}"
             )
     elif types.setdefault(variable, dtype) is not dtype:
         raise DTypeError(
             f"input {argument.name!r}: expected dtype {types[variable].name}, like the inputs before it; "
-            f"got {dtype.name}. Use flowrt.cast()"
+            f"got {dtype.name}{_cast_advice(types[variable], dtype)}"
         )
+
+
+def _cast_advice(wanted: DType | None, given: DType) -> str:
+    """The advice to cast, unless one of the two, such as a string, cannot be cast."""
+    castable = all(dtype is not None and (dtype.is_numeric or dtype.is_bool) for dtype in (wanted, given))
+    return ". Use flowrt.cast()" if castable else ""
 
 
 def _convert_input(

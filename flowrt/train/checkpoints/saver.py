@@ -25,7 +25,7 @@ from flowrt.errors import (
     nearest,
 )
 from flowrt.graph.construction.graph import Graph, get_default_graph
-from flowrt.graph.source import user_line
+from flowrt.graph.source import misuse, user_line
 from flowrt.profiler.text_table import first_few
 from flowrt.storage.durable_files import path_string
 from flowrt.train.checkpoints.checkpoint import check_prefix, why_absent, write_pieces
@@ -315,18 +315,16 @@ class Saver:
 
 def _by_name(var_list: Any) -> dict[str, Variable]:
     if not isinstance(var_list, Iterable) or isinstance(var_list, str | Variable):
-        raise DTypeError(f"Saver: expected a list or dict of variables; got {var_list!r}")
+        raise misuse(f"Saver: expected a list or dict of variables; got {var_list!r}", DTypeError)
     for variable in var_list.values() if isinstance(var_list, Mapping) else (var_list := list(var_list)):
         if not isinstance(variable, Variable):
-            raise DTypeError(f"Saver: expected variables; got {variable!r}")
+            raise misuse(f"Saver: expected variables; got {variable!r}", DTypeError)
     if isinstance(var_list, Mapping):
         return dict(var_list)
     found: dict[str, Variable] = {}
     for variable in var_list:
         if found.setdefault(variable.op.name, variable) is not variable:
-            raise InvalidArgumentError(
-                f"Saver: expected unique variable names; got two of {variable.op.name!r}"
-            )
+            raise misuse(f"Saver: expected unique variable names; got two of {variable.op.name!r}")
     return found
 
 

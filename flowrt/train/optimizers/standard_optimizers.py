@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
@@ -60,12 +60,13 @@ class _RuleOptimizer(Optimizer):
             super()._create_slots([var])
 
     def _prepare(self) -> None:
-        self._tensors = {
-            key: convert_to_tensor(
-                value() if callable(value) else value, name="learning_rate" if key in ("lr", "alpha") else key
-            )
-            for key, value in self._hypers.items()
-        }
+        self._tensors = {}
+        for key, value in self._hypers.items():
+            name = "learning_rate" if key in ("lr", "alpha") else key
+            tensor = convert_to_tensor(value() if callable(value) else value, name=name)
+            if not (tensor.dtype.is_floating or tensor.dtype.is_integer):
+                raise misuse(f"{self._name}: {name}: expected a real number; got {value!r}", DTypeError)
+            self._tensors[key] = tensor
 
     def _hyper(self, name: str, var: Variable) -> Any:
         return cast(self._tensors[name], var.dtype)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -34,6 +34,7 @@ from flowrt.graph.ops.base.identities import identity, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.formatting import string_format, summarize_value
+from flowrt.graph.source import misuse
 from flowrt.graph.typing import Fetch, TensorLike
 
 __all__ = ["group", "no_op", "numpy_function", "Print", "py_func", "py_function", "timestamp"]
@@ -341,6 +342,8 @@ def Print(
         >>> tf.reduce_sum(tf.Print(x, [x], 'x: ')).eval()  # writes "x: [1 2]" to stderr
         np.float32(3.0)
     """
+    if not isinstance(data, Iterable) or isinstance(data, str | Tensor):
+        raise misuse(f"Print: data: expected a list of tensors; got {data!r}", DTypeError)
     limits = dict(first_n=-1 if first_n is None else first_n, summarize=3 if summarize is None else summarize)
     return print_v1_op(input_, list(data), message=message or "", name=name, **limits)
 
