@@ -14,7 +14,10 @@ import flowrt as tf
 from flowrt.device.host import shared_calls
 from flowrt.device.host.shared_calls import run_shared
 from flowrt.executor.bind import bind_kernel
+from flowrt.executor.bind.awaited_loops import AwaitedLoops
 from flowrt.executor.kernels import split_call
+from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
+from tests.executor.fused_sessions import fused_of, wait_for_loops
 from tests.executor.test_verified_programs import UserProgram, check
 
 PROGRAMS = 3
@@ -82,6 +85,26 @@ def test_parts_have_the_bits_of_the_whole(parts: Counted, monkeypatch: pytest.Mo
             assert (parts.calls > 0) == (threads > 1)
     for a, b in zip(*found, strict=True):
         assert a.tobytes() == b.tobytes()
+
+
+@pytest.mark.parametrize("n_results", [1, 2])
+def test_a_group_that_awaits_its_loop_has_parts(
+    parts: Counted, monkeypatch: pytest.MonkeyPatch, n_results: int
+) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    monkeypatch.setattr(AwaitedLoops, "compile", lambda self: iter(()))
+    x = tf.placeholder(tf.float32, [7, 33])
+    y = tf.tanh(x)
+    products = [tf.matmul(each, tf.ones([33, 2])) for each in (y * 2.0 + x, y)[:n_results]]
+    with tf.Session() as session:
+        before = [session.run(products, {x: _floats(7, 33)}) for _ in range(RUNS_BEFORE_COMPILING)]
+        wait_for_loops()
+        parts.calls = 0
+        grouped = session.run(products, {x: _floats(7, 33)})
+        assert [len(group) for group in fused_of(session)] == [3]
+        assert parts.calls == 1
+    for a, b in zip(before[0], grouped, strict=True):
+        np.testing.assert_allclose(a, b, 1e-5)
 
 
 def test_sums_over_rows_are_whole(parts: Counted) -> None:

@@ -125,7 +125,7 @@ def _cut(op: OpDef, arguments: Sequence[Any], dims: Sequence[int | None], rows: 
 
 
 def _bound(op: OpDef, function: Callable[..., Any], arguments: Sequence[Any], outs: Sequence[Array]) -> Call:
-    out = outs[0] if len(outs) == 1 else tuple(outs)
+    out = outs[0] if len(outs) == 1 and not op.outputs[0].is_list else tuple(outs)
     if isinstance(op.kernel, Ufunc):
         return functools.partial(function, *arguments, out)
     return functools.partial(function, *arguments, out=out)
