@@ -86,6 +86,15 @@ def test_keras_is_found_under_all_its_names(alias: types.ModuleType, monkeypatch
     assert importlib.util.find_spec("keras") is None  # the real one would be found by Python itself
 
 
+def test_a_folder_that_is_called_keras_does_not_hide_keras(
+    alias: types.ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "keras").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    tensorflow._is_installed.cache_clear()
+    assert importlib.import_module("keras.layers").Dense is flowrt.keras.layers.Dense
+
+
 def test_names_of_before_one_are_found_only_through_the_alias(alias: types.ModuleType) -> None:
     for path, names in before_one.NAMES.items():
         view = importlib.import_module(f"tensorflow.{path}".strip("."))

@@ -63,7 +63,9 @@ def _is_below(name: str) -> bool:
 
 @functools.cache
 def _is_installed(name: str) -> bool:
-    return PathFinder.find_spec(name) is not None
+    """Whether there is a module ``name``: a folder without an ``__init__.py`` is none."""
+    spec = PathFinder.find_spec(name)
+    return spec is not None and spec.loader is not None
 
 
 class View(ModuleType):
