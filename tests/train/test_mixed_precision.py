@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.errors import DTypeError, InvalidArgumentError, OpError
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 
 E = tf.train.experimental
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -81,6 +81,16 @@ def test_enabled_it_computes_variables_before_and_after_in_float16() -> None:
     third = tf.get_variable("third", [2, 2], initializer=tf.constant_initializer(ONE_AND_A_BIT))
     for variable in (first, second, third):
         np.testing.assert_array_equal(computed(x, variable), np.float32(2 * ONE_AND_A_BIT))
+
+
+def test_enabled_it_replaces_no_other_precision() -> None:
+    bfloat16 = tf.distribute.Precision("bfloat16")
+    tf.get_default_graph().precision = bfloat16
+    with pytest.raises(
+        FailedPreconditionError, match="expected a graph without a precision; got one of bfloat16"
+    ):
+        E.enable_mixed_precision_graph_rewrite(tf.train.AdamOptimizer())
+    assert tf.get_default_graph().precision == bfloat16
 
 
 def test_a_graph_may_have_any_precision(graph: tf.Graph) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.base.closing import Closing
+from flowrt.distribute.cluster.cluster_spec import counted
 from flowrt.distribute.cluster.standstill import Standstill
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, liveness
 from flowrt.distribute.elastic import coordinator as c
@@ -191,7 +192,8 @@ class CoordinatorServer(Closing):
         names = [each.name for each in joined if each is not None]
         addresses = [each.address for each in joined if each is not None]
         begin = "without a commit" if form.commit == c.NO_COMMIT else f"from commit {form.commit}"
-        self._note(f"epoch {form.epoch}: {len(form.members)} workers, {begin}: {', '.join(names)}")
+        workers = counted(len(form.members), "worker")
+        self._note(f"epoch {form.epoch}: {workers}, {begin}: {', '.join(names)}")
         for rank, number in enumerate(form.members):
             self._send(number, Epoch(form.epoch, rank, names, addresses, form.commit))
 

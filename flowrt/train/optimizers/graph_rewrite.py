@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.precision import Precision
+from flowrt.graph.source import misuse
 from flowrt.train.optimizers.loss_scale_optimizer import MixedPrecisionLossScaleOptimizer
 from flowrt.train.optimizers.optimizer import Optimizer
 
@@ -24,11 +26,18 @@ def enable_mixed_precision_graph_rewrite(
     ...     opt = tf.train.experimental.enable_mixed_precision_graph_rewrite(opt)
     ...     train = opt.minimize(tf.reduce_mean(tf.square(tf.matmul(x, w))))
 
-    For bfloat16, which needs no scale, give a strategy a `tf.distribute.Precision`. Raises as
-    `MixedPrecisionLossScaleOptimizer`.
+    For bfloat16, which needs no scale, set `Graph.precision` instead. Raises as
+    `MixedPrecisionLossScaleOptimizer`, and `FailedPreconditionError` if the graph has another precision.
     """
     scaled = MixedPrecisionLossScaleOptimizer(opt, loss_scale)
-    get_default_graph().precision = Precision("float16")
+    graph, half = get_default_graph(), Precision("float16")
+    if graph.precision not in (None, half):
+        raise misuse(
+            f"enable_mixed_precision_graph_rewrite: expected a graph without a precision; got one of "
+            f"{graph.precision}",
+            FailedPreconditionError,
+        )
+    graph.precision = half
     return scaled
 
 

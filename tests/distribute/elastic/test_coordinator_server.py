@@ -72,7 +72,7 @@ def test_of_two_workers_at_one_address_the_second_is_refused_while_the_first_liv
             assert third.next_epoch() is not None
             assert notes[-2:] == [
                 "worker 0 was lost: another has come at its address; the group ends",
-                "epoch 2: 1 workers, without a commit: worker 0",
+                "epoch 2: 1 worker, without a commit: worker 0",
             ]
 
 
