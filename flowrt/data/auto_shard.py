@@ -102,9 +102,20 @@ def _has_random_values(node: Node) -> bool:
         leaf.draws_anew if isinstance(leaf, Traced) else isinstance(leaf, Tensor) and is_drawn_anew(leaf)
         for leaf in _leaves(node)
     )
-    if isinstance(node, Map) and isinstance(node.fn, TracedFunction):  # whichever thread is first draws first
-        drawn = drawn or (node.num_parallel_calls not in (None, 1) and node.fn.draws)
-    return drawn or any(map(_has_random_values, (*_inputs(node), *_returned(node))))
+    below = (*_inputs(node), *_returned(node))
+    return drawn or _draws_in_any_order(node) or any(map(_has_random_values, below))
+
+
+def _draws_in_any_order(node: Node) -> bool:
+    """Whether threads of ``node``, a map, draw random numbers: whichever comes first, with a seed too."""
+    if (
+        not isinstance(node, Map)
+        or node.num_parallel_calls is None
+        or known_int(node.num_parallel_calls) == 1
+    ):
+        return False
+    function: Any = node.fn  # a TracedFunction until the tree is opened
+    return isinstance(function, TracedFunction) and function.draws
 
 
 def _returned(node: Node) -> list[Node]:
