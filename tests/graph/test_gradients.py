@@ -345,3 +345,12 @@ def test_a_list_that_a_loop_keeps_for_its_gradient_is_no_derivative():
     added = graph.operations.keys() - before
     assert any(name.startswith("loop/") for name in added)
     assert {name for name in added if not name.startswith("loop/")} == graph.derivatives.keys()
+
+
+def test_the_gradient_of_an_operation_has_its_scope_in_its_name() -> None:
+    with tf.Graph() as graph:
+        with tf.name_scope("layer_2"):
+            x = tf.constant([1.0, 2.0], name="x")
+            y = tf.multiply(x, x, name="y")
+        tf.gradients(y, [x])
+    assert any(op.name.startswith("gradients/layer_2/y_grad/") for op in graph.get_operations())

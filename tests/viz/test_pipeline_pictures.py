@@ -71,8 +71,8 @@ def test_the_text_has_stage_and_action(tmp_path: Path, capsys: pytest.CaptureFix
     assert stages["hidden/kernel"] == "0"
     assert stages["hidden/MatMul"] == "0 F"
     assert stages["logits/MatMul"] == "1 F"
-    assert stages["gradients/MatMul_grad/MatMul"] == "1 I"
-    assert stages["gradients/MatMul_grad/MatMul_1"] == "1 W"
+    assert stages["gradients/logits/MatMul_grad/MatMul"] == "1 I"
+    assert stages["gradients/logits/MatMul_grad/MatMul_1"] == "1 W"
     assert re.search(r"hidden/Relu:0 +Send +pp ", text)
 
 

@@ -176,7 +176,7 @@ def backpropagate(
                     del shares[tensor.ref]
             inputs = op.inputs  # an operation that owns functions may have more of them afterwards
             scope = graph.colocate_with(op) if colocate else contextlib.nullcontext()
-            with graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_grad"), scope:
+            with graph.name_scope(f"{op.name}_grad"), scope:
                 dxs = apply_vjp(op, dys)
         for tensor, dx in zip(map(_origin, inputs), dxs, strict=True):
             if dx is not None and (tensor.op in active or tensor.ref in wanted):

@@ -5,7 +5,7 @@ import { formatCount } from "./format.js";
 
 const MOST_SHOWN = 40;
 
-/** Items that match, groups first, then shorter names first. */
+/** Items that match: those of the model before what is set apart, groups first, then shorter names first. */
 function search(stage, query) {
   const words = query
     .toLowerCase()
@@ -20,7 +20,8 @@ function search(stage, query) {
     const text = `${tree.names[item]} ${stage.op(item)}`.toLowerCase();
     if (words.every((word) => text.includes(word))) found.push(item);
   }
-  const rank = (item) => tree.names[item].length + (tree.isOperation(item) ? 1000 : 0);
+  const rank = (item) =>
+    tree.names[item].length + (tree.isOperation(item) ? 1000 : 0) + (tree.role[item] ? 2000 : 0);
   return found.sort((a, b) => rank(a) - rank(b));
 }
 
