@@ -147,6 +147,7 @@ class Record:
 
         def noted(model: Any, *arguments: Any, callbacks: Any = (), **options: Any) -> Any:
             callbacks = [*(callbacks or ()), keras.callbacks.LambdaCallback(on_batch_end=note)]
+            options["workers"] = 0  # several of TensorFlow's draw from NumPy's one generator, in any order
             before, self._is_inside = self._is_inside, True
             try:
                 return method(model, *arguments, callbacks=callbacks, **options)
