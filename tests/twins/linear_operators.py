@@ -130,9 +130,9 @@ def calls(tf):
                 operator.log_abs_determinant(),
             ]
 
-        def others(u, *given, make=make):
+        def others(u, *given, make=make, is_circulant="circulant" in name):
             operator = make(*given)
-            return [
+            found = [
                 operator.adjoint().to_dense(),
                 operator.adjoint().diag_part(),
                 operator.inverse().matmul(u),
@@ -142,6 +142,11 @@ def calls(tf):
                 operator.matmul(operator, adjoint=True).to_dense(),
                 operator.H.matmul(operator, adjoint_arg=True).trace(),
             ]
+            if not is_circulant:
+                return found
+            # TensorFlow 2.21 forgets input_output_dtype in adjoints and products, which are complex64 then;
+            # 1.15 does so in those of LinearOperatorCirculant. Here they have the operator's dtype.
+            return [tf.cast(each, tf.complex128) if each.dtype == tf.complex64 else each for each in found]
 
         found[f"{name}_parts"] = (parts, *arrays)
         found[f"{name}_sizes_value"] = (sizes, *arrays)
