@@ -16,7 +16,7 @@ from flowrt.train.checkpoints.tensorflow_writer import write_bundle_files
 
 EXAMPLES = """
   flowrt convert model.pb model.onnx                    a frozen TensorFlow graph, for ONNX
-  flowrt convert runs/model-100 model.ckpt              a checkpoint of ours, for TensorFlow
+  flowrt convert runs/model-100 model.ckpt              a checkpoint of flowrt's, for TensorFlow
   flowrt convert model.ckpt runs/model --to flowrt      and back
 """
 

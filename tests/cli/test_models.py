@@ -63,6 +63,7 @@ def test_a_checkpoint_goes_there_and_back(tmp_path: Path) -> None:
         (["convert", "{m}", "{t}/m.xyz"], "m.xyz: expected a model that can be written: DIRECTORY/"),
         (["convert", "{m}", "{m}"], "expected another place for the result"),
         (["convert", "{t}/no.pb", "{t}/n.pb"], "no.pb: there is no such file"),
+        (["convert", "{t}/", "{t}/n.pb"], "expected a SavedModel (saved_model.pb); there is none"),
         (["run-model", "{m}"], "expected values of all inputs; got none of x"),
         (["run-model", "{m}", "--input", "{m}"], "expected an array (.npy)"),
         (["run-model", "{m}", "--input", "{t}/x.npy"], "x.npy: No such file"),

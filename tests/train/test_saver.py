@@ -104,6 +104,7 @@ def test_the_step_is_in_the_name_and_only_the_last_ones_stay(tmp_path: Path) -> 
     assert saver.last_checkpoints == kept
     assert tf.train.latest_checkpoint(str(tmp_path)) == kept[-1]
     assert not tf.train.checkpoint_exists(str(tmp_path / "m-1"))
+    assert not tf.train.checkpoint_exists(f"{tmp_path}/")
     assert {path.name.split(".")[0] for path in tmp_path.glob("m-*")} == {"m-2", "m-3"}
 
 

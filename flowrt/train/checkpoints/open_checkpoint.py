@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from flowrt.base.progress import Progress
 from flowrt.errors import NotFoundError
-from flowrt.storage.durable_files import PathLike, typed_os_errors
+from flowrt.storage.durable_files import PathLike, path_string, typed_os_errors
 from flowrt.train.checkpoints import checkpoint
 from flowrt.train.checkpoints.checkpoint import check_prefix, is_of_flowrt
 from flowrt.train.checkpoints.checkpoint_reader import CheckpointReader
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
     """Whether a save under this prefix was completed, by flowrt or by TensorFlow; the contents of its files
-    are not checked.
+    are not checked. A directory (``model/``) is no prefix: false.
     """
-    prefix = check_prefix(checkpoint_prefix)
+    prefix = path_string(checkpoint_prefix, "checkpoint prefix")
     return is_of_flowrt(prefix) or is_of_tensorflow(prefix)
 
 
