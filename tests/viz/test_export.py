@@ -435,7 +435,7 @@ def test_a_comparison_has_the_differences_of_two_graphs_and_no_lines(stored):
     before, after = (stage.parts[""] for stage in both.stages())
     assert after.nodes.keys() - before.nodes.keys() == {"new"}
     assert all(node.source is None for node in after)
-    assert both.roles["gradients/out_grad/ReluGrad"] is Role.GRADIENT  # which the file does not say
+    assert both.roles["gradients/layer_0/out_grad/ReluGrad"] is Role.GRADIENT  # which the file does not say
 
 
 def test_a_step_does_not_differ_from_its_own_file(tmp_path):
