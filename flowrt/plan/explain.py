@@ -192,10 +192,11 @@ def _of_other_meshes(candidates: Iterable[Candidate | Slower], best: Choice) -> 
 
 
 def _more(other: Candidate, best: Candidate) -> str:
-    """The part of a step of which ``other`` has most more than ``best``."""
+    """The part of a step of which ``other`` takes most more than ``best``."""
     mine, its = parts_of(best), parts_of(other)
     name = max(its, key=lambda part: its[part] - mine.get(part, 0.0))
-    return f"{seconds_text(its[name] - mine.get(name, 0.0))} more of {part_text(name)}"
+    more = seconds_text(its[name] - mine.get(name, 0.0))
+    return "as fast" if more == seconds_text(0.0) else f"{more} more of {part_text(name)}"
 
 
 def part_text(kind: str) -> str:

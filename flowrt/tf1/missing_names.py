@@ -28,7 +28,7 @@ this estimator is not supported. Instead: estimator.Estimator with a model_fn
     contrib.estimator.poisson_regression_head contrib.estimator.RNNClassifier
     contrib.estimator.RNNEstimator
     contrib.distribute.run_standard_tensorflow_server contrib.distribute.estimator
-there are no such trees. Instead: estimator.BoostedTreesClassifier, or scikit-learn's forests
+these boosted trees are not supported. Instead: estimator.BoostedTreesClassifier, or scikit-learn's forests
     contrib.boosted_trees
 this factorization is not supported. Instead: contrib.factorization.KMeans, or estimator.Estimator
     contrib.factorization.GMM contrib.factorization.GmmAlgorithm contrib.factorization.gmm
