@@ -20,7 +20,7 @@ from flowrt.data import iterator, pipeline
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.node import Node
 from flowrt.data.options import Options
-from flowrt.data.record_files import FixedRecords, Records, TextLines
+from flowrt.data.record_files import FileNames, FixedRecords, Records, TextLines
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices
 from flowrt.data.spec import TensorSpec, declared_spec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
@@ -35,6 +35,9 @@ from flowrt.graph.source import misuse, user_line
 from flowrt.graph.typing import FunctionOf, NumericLike, TensorLike
 
 _INT64_MAX = 2**63 - 1
+
+_ALL = 2**31 - 1
+"""A size of a shuffle's buffer that all names of files fit in: it holds no more elements than there are."""
 
 
 class Dataset(InNotebook):
@@ -84,6 +87,25 @@ class Dataset(InNotebook):
             [array([1, 2], dtype=int32), array([10, 20], dtype=int32)]
         """
         return Dataset(TensorSlices(components_of(tensors)))
+
+    @staticmethod
+    def list_files(file_pattern: TensorLike, shuffle: bool | None = None, seed: int | None = None) -> Dataset:
+        """The names of the files that match ``file_pattern`` when an epoch begins.
+
+        Args:
+            file_pattern: A pattern as in a shell, such as "data/*.tfrecord", or several.
+            shuffle: False for sorted names; else they are in random order.
+            seed: The seed of that order, as for `shuffle`.
+
+        Returns:
+            A data set of strings. A step raises `InvalidArgumentError` if no file matches.
+
+        Example:
+            >>> files = tf.data.Dataset.list_files("data/*.tfrecord", seed=1)
+            >>> records = files.interleave(tf.data.TFRecordDataset, cycle_length=4)
+        """
+        names = Dataset(FileNames(_filenames("list_files", file_pattern)))
+        return names if shuffle is False else names.shuffle(_ALL, seed)
 
     @staticmethod
     def from_generator(

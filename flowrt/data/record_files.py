@@ -1,7 +1,10 @@
-"""The leaves of a dataset tree that read files: lines of text, TFRecord files, records of fixed length."""
+"""The leaves of a dataset tree that read files: lines of text, TFRecord files, records of fixed length; and
+the names of files.
+"""
 
 from __future__ import annotations
 
+import glob
 import gzip
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +19,28 @@ from flowrt.data.node import Element, Iteration, Node, Stream
 from flowrt.data.spec import TensorSpec
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError
 from flowrt.storage.records import read_records
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FileNames(Node):
+    """The names of the files that match one of the ``patterns`` when an epoch begins, sorted."""
+
+    patterns: Any
+
+    @property
+    def spec(self) -> Structure:
+        return TensorSpec((), dtypes.string)
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        patterns = [_text(pattern) for pattern in np.asarray(self.patterns, object).flat]
+        names = sorted({name for pattern in patterns for name in glob.glob(pattern)})
+        if not names:
+            raise InvalidArgumentError(
+                f"list_files: expected files that match {' or '.join(map(repr, patterns))}; got none"
+            )
+        for name in names:
+            yield (np.array(name.encode(), object),)
 
 
 @dataclass(frozen=True, eq=False)

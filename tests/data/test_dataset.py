@@ -660,3 +660,20 @@ def test_a_graph_with_iterators_can_be_exported(graph):
     exported = {node.name: node for node in graph.as_graph_def(add_shapes=True).node}
     shapes = exported["IteratorGetNext"].attr["output_shapes"].list.shape
     assert [[dim.size for dim in shape.dim] for shape in shapes] == [[], [1]]
+
+
+def test_files_are_listed_when_an_epoch_begins(tmp_path) -> None:
+    names = [str(tmp_path / name).encode() for name in ("a.txt", "b.txt", "c.txt", "d.csv")]
+    listed = Dataset.list_files([str(tmp_path / "*.txt"), f"{tmp_path}/d*"], shuffle=False)
+    shuffled = Dataset.list_files(str(tmp_path / "*"), seed=3)
+    with pytest.raises(InvalidArgumentError, match=r"expected files that match '.*txt' or '.*d\*'; got none"):
+        elements(listed)
+    for name in reversed(names):
+        open(name, "w").close()
+    assert elements(listed) == names
+    orders = {tuple(elements(Dataset.list_files(f"{tmp_path}/*", seed=seed))) for seed in range(8)}
+    assert {tuple(sorted(order)) for order in orders} == {tuple(names)}
+    assert len(orders) > 1
+    assert elements(shuffled) == elements(shuffled)
+    with pytest.raises(DTypeError, match="list_files: expected filenames; got 3"):
+        Dataset.list_files(3)
