@@ -400,3 +400,12 @@ def test_training_ends_with_a_generator_that_ends_early(caplog: pytest.LogCaptur
     history = model.fit_generator(iter([(x, x)] * 2), steps_per_epoch=3, epochs=2, verbose=0)
     assert history.epoch == [0]
     assert "expected 3 batches in epoch 1; there were 2" in caplog.text
+
+
+def test_a_validation_split_weights_classes_once() -> None:
+    x, y = np.arange(8.0)[:, None], np.eye(2)[np.arange(8) % 2]
+    model = tf.keras.Sequential([tf.keras.layers.Dense(2, "softmax", input_shape=(1,))])
+    model.compile(tf.keras.optimizers.SGD(0.0), "categorical_crossentropy")
+    losses = -np.log((model.predict(x) * y).sum(1)) * np.where(np.arange(8) % 2, 3.0, 1.0)
+    history = model.fit(x, y, validation_split=0.5, class_weight={0: 1.0, 1: 3.0}, verbose=0).history
+    np.testing.assert_allclose(history["loss"] + history["val_loss"], losses.reshape(2, 4).mean(1), rtol=1e-5)

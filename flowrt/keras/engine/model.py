@@ -253,6 +253,7 @@ class Model(Network):
         form = self._form(True, class_weight)
         if validation_split and validation_data is None:
             x, y, sample_weight, validation_data = _split(form, x, y, sample_weight, validation_split)
+            form = self._form(True)  # the split weights have the classes' in them
         batches = as_batches(form, x, y, sample_weight, batch_size, shuffle, steps_per_epoch)
         try:
             return self._fit(
