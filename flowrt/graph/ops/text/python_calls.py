@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -342,7 +342,7 @@ def Print(
         >>> tf.reduce_sum(tf.Print(x, [x], 'x: ')).eval()  # writes "x: [1 2]" to stderr
         np.float32(3.0)
     """
-    if not isinstance(data, Iterable) or isinstance(data, str | Tensor):
+    if isinstance(data, str | Tensor) or not hasattr(data, "__iter__"):
         raise misuse(f"Print: data: expected a list of tensors; got {data!r}", DTypeError)
     limits = dict(first_n=-1 if first_n is None else first_n, summarize=3 if summarize is None else summarize)
     return print_v1_op(input_, list(data), message=message or "", name=name, **limits)
