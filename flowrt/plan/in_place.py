@@ -60,8 +60,6 @@ class InPlaceStrategy(RecordingStrategy):
     ) -> None:
         super().__init__(policy)
         self._count, self._devices, self._batch_size = count, devices, batch_size
-        self.choice: Choice | None = None
-        """The choice, once the scope has ended."""
 
     @contextlib.contextmanager
     def _opened(self, what: str) -> Iterator[Strategy]:

@@ -18,6 +18,7 @@ from flowrt.plan.auto_strategy import AutoStrategy
 from flowrt.plan.choice import Choice
 from flowrt.plan.in_place import InPlaceStrategy, carry_out
 from flowrt.plan.plan_file import Plan, write_plan
+from flowrt.plan.step.recorded import RecordingStrategy
 from tests.each import daily
 from tests.plan import test_applied
 
@@ -156,6 +157,13 @@ def test_it_trains_in_16_bits() -> None:
     by_hand = losses(in_scope(strategy.choice.strategy(policy=policy)), 2)
     np.testing.assert_allclose(found, by_hand, 1e-4)
     assert found[0] != losses(trained, 1)[0]
+
+
+def test_a_script_that_is_being_planned_has_no_choice_yet() -> None:
+    with tf.Graph().as_default(), RecordingStrategy().scope():
+        strategy = AutoStrategy(2)
+    assert isinstance(strategy, RecordingStrategy)
+    assert strategy.choice is None
 
 
 def test_a_second_scope() -> None:

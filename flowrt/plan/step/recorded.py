@@ -28,6 +28,7 @@ from flowrt.graph.passes.layouts.stages.cut_stages import Room, Uncut
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step, parse_pipeline, stages_before
 from flowrt.graph.passes.prepare.prune import prune, redirect
 from flowrt.graph.precision import Precision
+from flowrt.plan.choice import Choice
 from flowrt.plan.step.costs import nbytes_of
 from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.viz.compile_request import CompileRequest
@@ -43,6 +44,9 @@ the two, so that casts are where those of a script are.
 
 class RecordingStrategy(LayoutStrategy):
     """Gives no layouts, and a mark to each operation, variable and gradient."""
+
+    choice: Choice | None = None
+    """What was chosen for the model; None while a script is being planned, which chooses later."""
 
     def __init__(self, policy: Precision | None = None) -> None:
         super().__init__(Mesh([("recorded", 1)]), batch="recorded", policy=policy)
