@@ -235,6 +235,24 @@ def test_tensor_arrays_pass_through_loops():
     np.testing.assert_array_equal(run(squares(n), {n: 4}), [0, 1, 4, 9])
 
 
+def test_tensor_arrays_pass_through_branches():
+    @tf.function(autograph=True)
+    def squares_of_odd(n):
+        array = tf.TensorArray(tf.int32, size=0, dynamic_size=True)
+        i = 0
+        while True:
+            i += 1
+            if i > n:
+                break
+            if i % 2 == 0:
+                continue
+            array = array.write(i // 2, i * i)
+        return array.stack()
+
+    n = tf.placeholder(tf.int32, [])
+    np.testing.assert_array_equal(run(squares_of_odd(n), {n: 6}), [1, 9, 25])
+
+
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_a_loop_takes_the_options_that_it_begins_with(count):
     @tf.function(autograph=True)

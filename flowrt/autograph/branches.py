@@ -29,7 +29,7 @@ from flowrt.autograph.variables import (
 )
 from flowrt.base.structure import flatten, map_structure, pack_as, same_structure
 from flowrt.control_flow import cond
-from flowrt.control_flow.signatures import Signature, with_flow
+from flowrt.control_flow.signatures import Signature
 from flowrt.control_flow.trace import trace
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -91,7 +91,7 @@ class _If:
             outputs = self._cond(body, orelse)
         first, second = self._found
         leaves = zip(flatten(first), flatten(second), outputs, strict=True)
-        after = [a if is_same(a, b) else with_flow(a, out) for a, b, out in leaves]
+        after = [a if is_same(a, b) else out for a, b, out in leaves]  # cond has wrapped TensorArrays
         self._set((*pack_as(first, after), *self._before[len(first) :]))
 
     def _cond(self, body: Block, orelse: Block) -> list[Any]:
