@@ -46,7 +46,7 @@ class RecordingStrategy(LayoutStrategy):
     """Gives no layouts, and a mark to each operation, variable and gradient."""
 
     choice: Choice | None = None
-    """What was chosen for the model; None while a script is being planned, which chooses later."""
+    """The choice for the model; None while a script is being planned, which chooses later."""
 
     def __init__(self, policy: Precision | None = None) -> None:
         super().__init__(Mesh([("recorded", 1)]), batch="recorded", policy=policy)
