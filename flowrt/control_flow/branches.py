@@ -15,7 +15,7 @@ from flowrt.control_flow.functions import (
     share_captures,
     without_placeholders,
 )
-from flowrt.control_flow.signatures import with_flow
+from flowrt.control_flow.signatures import joined, with_flow
 from flowrt.control_flow.structures import Difference, difference, flow_of
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -277,7 +277,8 @@ def _branch_op(branches: list[_Branch], strict: bool, build: Callable[..., Any])
         branch.graph.finalize()
     if first.result is None:
         return outputs
-    leaves = [with_flow(leaf, output) for leaf, output in zip(flatten(first.result), outputs, strict=True)]
+    alternatives = zip(*(flatten(branch.result) for branch in branches), strict=True)
+    leaves = [with_flow(joined(*each), output) for each, output in zip(alternatives, outputs, strict=True)]
     packed = pack_as(first.result, leaves)
     if not strict and isinstance(first.result, (list, tuple)) and len(first.result) == 1:
         return packed[0]

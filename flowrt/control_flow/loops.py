@@ -10,7 +10,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.base.structure import flatten, pack_as
 from flowrt.control_flow import functions
-from flowrt.control_flow.signatures import with_flow, without_source
+from flowrt.control_flow.signatures import joined, with_flow, without_source
 from flowrt.control_flow.structures import difference, flow_of
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
@@ -167,6 +167,7 @@ class _Loop:
                 f"while_loop: expected the structure of loop_vars from {functions.described(body)}:"
                 f" {found.first}; got {found.second}{found.at}"
             )
+        self._leaves = [joined(before, after) for before, after in zip(self._leaves, leaves, strict=True)]
         return [self._result(graph, position, leaf) for position, leaf in enumerate(leaves)]
 
     def _result(self, graph: FuncGraph, position: int, leaf: Any) -> Tensor:

@@ -163,6 +163,11 @@ def with_flow(leaf: Any, tensor: Tensor) -> Any:
     return leaf._with_flow(tensor) if hasattr(leaf, "_with_flow") else tensor
 
 
+def joined(leaf: Any, *others: Any) -> Any:
+    """``leaf``; a TensorArray without its size, unless all ``others``, which may take its place, have it."""
+    return leaf._joined(others) if hasattr(leaf, "_with_flow") else leaf
+
+
 def is_within(spec: node.TensorSpec, wider: node.TensorSpec) -> bool:
     """Whether every tensor of ``spec`` is one of ``wider``."""
     return spec.dtype is wider.dtype and relax(spec.shape, wider.shape) == wider.shape

@@ -9,7 +9,7 @@ Control flow passes an array through branches and loops by its flow, and rebuild
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -121,12 +121,21 @@ class TensorArray:
             )
         self._flow: Tensor = flow
 
-    def _with_flow(self, flow: Tensor, size: int | None = None) -> TensorArray:
-        """An array like this one around the list tensor ``flow``, of ``size`` if that is known to differ."""
+    def _with_flow(self, flow: Tensor) -> TensorArray:
+        """An array like this one, of its size, around the list tensor ``flow``."""
+        return self._sized(flow, self._size)
+
+    def _sized(self, flow: Tensor, size: int | None) -> TensorArray:
+        """An array like this one around ``flow``, of ``size`` if that is known and cannot grow."""
         array = TensorArray.__new__(TensorArray)
         array._elements, array._is_dynamic, array._flow = self._elements, self._is_dynamic, flow
-        array._size = self._size if size is None else size
+        array._size = None if self._is_dynamic else size
         return array
+
+    def _joined(self, others: Sequence[Any]) -> TensorArray:
+        """This array, without its size unless all ``others`` have it: any of them may take its place."""
+        is_shared = all(getattr(each, "_size", None) == self._size for each in others)
+        return self if is_shared else self._sized(self._flow, None)
 
     # --- properties
 
@@ -209,7 +218,7 @@ class TensorArray:
         rows = self._elements.convert(value)
         self._add_rows(rows)
         flow = tensor_list_from_tensor(rows, self._elements.as_input, name=name or "TensorArrayUnstack")
-        return self._with_flow(flow, _first(rows))
+        return self._sized(flow, _first(rows))
 
     def scatter(self, indices: NumericLike, value: TensorLike, name: str | None = None) -> TensorArray:
         """The array with the rows of ``value`` ``[n, *element]`` at ``indices`` (int32 ``[n]``)."""
@@ -233,7 +242,7 @@ class TensorArray:
         if shape is not None:
             self._elements.add((None, *shape[1:]))
         flow = tensor_list_split(rows, self._elements.as_input, parts, name=name or "TensorArraySplit")
-        return self._with_flow(flow, _first(parts))
+        return self._sized(flow, _first(parts))
 
     def _add_rows(self, rows: Tensor) -> None:
         shape = rows.spec.shape

@@ -256,6 +256,20 @@ def test_a_branch_may_write(session: Any) -> None:
         np.testing.assert_allclose(found[1], gradient)
 
 
+def test_the_size_is_that_of_the_array_which_the_step_makes(session: Any) -> None:
+    fixed, grown = tf.TensorArray(tf.float32, size=2), tf.TensorArray(tf.float32, size=0, dynamic_size=True)
+    rows, holds = tf.placeholder(tf.float32, [None]), tf.placeholder(tf.bool, [])
+    arrays = [
+        fixed.unstack(rows),
+        grown.unstack(tf.ones([3])).write(5, 7.0),
+        tf.cond(holds, lambda: fixed.unstack(tf.ones([3])), lambda: fixed.unstack(tf.ones([5]))),
+        tf.while_loop(lambda i, _: i < 1, lambda i, a: (i + 1, a.unstack(tf.ones([5]))), [0, fixed])[1],
+    ]
+    sizes = session.run([array.size() for array in arrays], {rows: np.ones(4), holds: False})
+    stacked = session.run([array.stack() for array in arrays], {rows: np.ones(4), holds: False})
+    assert sizes == [len(rows) for rows in stacked] == [4, 6, 5, 5]
+
+
 def test_a_second_write_in_a_loop_says_where(session: Any) -> None:
     array = tf.TensorArray(tf.float64, 4)
     loop = tf.while_loop(lambda t, a: t < 4, lambda t, a: (t + 1, a.write(t // 2, 1.0)), (0, array))
