@@ -156,9 +156,20 @@ def test_a_checkpoint_can_be_moved_with_its_directory_and_renamed_with_its_files
 def test_a_prefix_without_a_file_name_is_refused(bad):
     with pytest.raises(InvalidArgumentError, match="checkpoint prefix"):
         write_checkpoint(bad, SMALL)
-    for call in (read_checkpoint, checkpoint_exists, remove_checkpoint):
+    for call in (read_checkpoint, remove_checkpoint):
         with pytest.raises(InvalidArgumentError, match="checkpoint prefix"):
             call(bad)
+
+
+@pytest.mark.parametrize("directory", ["a/", "a/..", "."])
+def test_a_directory_is_no_checkpoint(directory):
+    assert not checkpoint_exists(directory)
+
+
+@pytest.mark.parametrize("bad", ["", "a\0b", None, 3])
+def test_what_is_no_path_is_refused_as_a_checkpoint(bad):
+    with pytest.raises(InvalidArgumentError, match="checkpoint prefix"):
+        checkpoint_exists(bad)
 
 
 @pytest.mark.parametrize(
