@@ -93,7 +93,7 @@ class Dataset(InNotebook):
         """The names of the files that match ``file_pattern`` when an epoch begins.
 
         Args:
-            file_pattern: A pattern as in a shell, such as "data/*.tfrecord", or several.
+            file_pattern: A pattern as in a shell, such as ``data/*.tfrecord``, or several.
             shuffle: False for sorted names; else they are in random order.
             seed: The seed of that order, as for `shuffle`.
 
