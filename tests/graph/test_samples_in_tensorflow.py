@@ -83,6 +83,7 @@ REFUSED = {
 """Ops of which TensorFlow runs some samples only, and why."""
 
 DIFFERS = {
+    "DepthwiseConv2dNative-5": "in its gradient, of an empty batch TensorFlow gives what was in memory",
     "DepthwiseConv2dNativeBackpropInput-5": "of an empty batch TensorFlow gives what was in memory",
     "DepthwiseConv2dNativeBackpropFilter-5": "of an empty batch TensorFlow gives what was in memory",
     "Conv3D-7": "TensorFlow adds in float16",
@@ -92,6 +93,9 @@ DIFFERS = {
     "EluGrad-6": "TensorFlow passes the gradient of NaN on",
     "Selu-6": "TensorFlow's selu of -1e-20 is 0, and its gradient is read from that",
     "MatrixDeterminant-3": "TensorFlow does not conjugate a complex determinant in the gradient",
+    "MatrixSquareRoot-4": "TensorFlow does not conjugate a complex root in the gradient",
+    "MatrixSquareRoot-5": "TensorFlow does not conjugate a complex root in the gradient",
+    "TridiagonalSolve-2": "TensorFlow does not conjugate a complex matrix in the gradient",
 }
 """Samples whose values differ, and why."""
 
