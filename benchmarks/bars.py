@@ -66,6 +66,7 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("transformer_6x128", MEMORY): (_tf(1.0),),
     ("gelu_sum_16m", "run"): (_jax(0.8),),
     ("softmax_short_rows", "run"): (_tf(1.0), _jax(1.0)),
+    ("records_4_kib", "run"): (_tf(0.6),),
     ("matmul_2048", "run"): (_tf(1.05),),
     ("cluster_grpc", "64_mib"): (_tf(1.0),),
     ("cluster_grpc", "hop"): (_tf(1.2),),

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
@@ -339,6 +341,26 @@ def softmax_short_rows(tf: Any) -> Outcome:
     return timed(lambda: session.run(total))
 
 
+def records_4_kib(tf: Any) -> Outcome:
+    """67 MB of records of 4 KiB from a file, 16 a step: 300 MB/s are 224 ms."""
+    record = bytes(digits(inputs.RECORD_BYTES, below=256).astype(np.uint8))
+    with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default() as graph:
+        path = os.path.join(folder, "records")
+        with tf.python_io.TFRecordWriter(path) as writer:
+            for _ in range(inputs.RECORDS):
+                writer.write(record)
+        batches = tf.data.TFRecordDataset(path).batch(inputs.RECORDS_A_STEP)
+        iterator = tf.data.make_initializable_iterator(batches)
+        count = tf.size(iterator.get_next())
+        session = _session(tf, graph)
+
+        def read() -> int:
+            session.run(iterator.initializer)
+            return sum(session.run(count) for _ in range(inputs.RECORDS // inputs.RECORDS_A_STEP))
+
+        return timed(read)
+
+
 def matmul_2048(tf: Any) -> Outcome:
     """A product of two 2048 x 2048 matrices, and its sum."""
     graph = tf.Graph()
@@ -371,6 +393,7 @@ CASES: dict[str, Callable[[Any], Outcome]] = {
         gpt_adam,
         gelu_sum_16m,
         softmax_short_rows,
+        records_4_kib,
         matmul_2048,
     )
 }

@@ -18,6 +18,7 @@ TIME, BATCH, CELLS = 100, 32, 128  # of the LSTM, whose input is as wide as its 
 GELU_SIZE = 16_000_000
 SQUARE = 2048
 ROWS = (10_000, 60)  # of a softmax
+RECORDS, RECORD_BYTES, RECORDS_A_STEP = 1 << 14, 4096, 16
 
 
 class Sampled:
