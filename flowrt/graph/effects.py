@@ -62,7 +62,7 @@ def is_stateful(node: Node) -> bool:
 
 def draws(node: Node) -> bool:
     """Whether ``node``, or a function that it owns, draws random numbers."""
-    functions = owned_subgraphs(node.attrs) if node.op.effect is Effect.NESTED else ()
+    functions = owned_subgraphs(node.attrs)
     return node.op.effect is Effect.RANDOM or any(draws(each) for function in functions for each in function)
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from flowrt import dtypes
-from flowrt.graph.effects import is_stateful, touches
+from flowrt.graph.effects import draws, is_stateful, touches
 from flowrt.graph.layouts.attributes import AGAIN, FORWARD, REMAT, STAGE
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
@@ -86,12 +86,6 @@ def _repeated(subgraph: Subgraph, stages: Mapping[str, int], backward: set[str])
 
 def _may_repeat(node: Node) -> bool:
     has_lists = any(spec.dtype in (dtypes.variant, dtypes.resource) for spec in node.outputs)
-    draws = any(map(_draws, owned_subgraphs(node.attrs)))
-    is_pure = node.op.effect in _MADE_AGAIN and not is_stateful(node) and not draws
+    has_draws = any(draws(each) for function in owned_subgraphs(node.attrs) for each in function)
+    is_pure = node.op.effect in _MADE_AGAIN and not is_stateful(node) and not has_draws
     return bool(node.inputs) and is_pure and not has_lists
-
-
-def _draws(function: Subgraph) -> bool:
-    return any(
-        node.op.effect is Effect.RANDOM or any(map(_draws, owned_subgraphs(node.attrs))) for node in function
-    )
