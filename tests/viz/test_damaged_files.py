@@ -1,6 +1,6 @@
 """Files that are damaged anywhere, or none of ours at all: a picture, or one line, status 2 and no file."""
 
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,7 @@ quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 def impatient(monkeypatch):
     """Nobody is writing: no reader waits for the rest."""
     for name in ("flowrt.report.read_run", "flowrt.viz.sources"):
-        monkeypatch.setattr(sys.modules[name], "WRITE_S", 0.0)
+        monkeypatch.setattr(importlib.import_module(name), "WRITE_S", 0.0)
 
 
 @pytest.fixture(scope="module")
