@@ -113,6 +113,9 @@ class _Encoder:
                 "training": {
                     "losses": [*map(self.strings.row, facts.training.losses)],
                     "updates": [[*map(self.strings.row, update)] for update in facts.training.updates],
+                    "derivatives": self._by_name(
+                        {k: self.strings.row(v) for k, v in facts.training.derivatives.items()}
+                    ),
                 },
             },
             "attrs": [[self.strings.row(text) for pair in attrs for text in pair] for attrs in self._attrs],

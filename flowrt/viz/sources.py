@@ -89,7 +89,7 @@ class Step:
     @cached_property
     def training(self) -> Training:
         graph = self._asked.graph
-        return training_of(built(graph), self.roles, graph.derivatives.values())
+        return training_of(built(graph), self.roles, graph.derivatives)
 
     @cached_property
     def laid_out(self) -> LaidOut | None:

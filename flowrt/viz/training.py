@@ -1,11 +1,12 @@
-"""The training in a graph: the losses that gradients are taken of, and the variables that are updated.
+"""The training in a graph: the losses that gradients are taken of, the variables that are updated, and which
+derivatives are of which operation.
 
-Both follow from the graph, not from names: a script that calls no operation "loss" has one all the same.
+All follow from the graph, not from names: a script that calls no operation "loss" has one all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from flowrt.graph.effects import touches
@@ -25,15 +26,20 @@ class Update(NamedTuple):
 class Training(NamedTuple):
     losses: tuple[str, ...] = ()
     updates: tuple[Update, ...] = ()
+    derivatives: Mapping[str, str] = {}
+    """Of each operation that `gradients` made, the one that it differentiates."""
 
 
 NO_TRAINING = Training()
+NO_DERIVATIVES: Mapping[str, str] = {}
 
 
-def training_of(graph: Subgraph, roles: Roles, differentiated: Iterable[str] = ()) -> Training:
-    """The training in ``graph``. ``differentiated`` are the operations that have derivatives: the last of
-    them are the losses, if an optimizer uses their gradients. Its own state, Adam's moments, is left out.
+def training_of(graph: Subgraph, roles: Roles, derivatives: Mapping[str, str] = NO_DERIVATIVES) -> Training:
+    """The training in ``graph``. The last of the operations that ``derivatives`` are of are the losses, if an
+    optimizer uses their gradients. Its own state, Adam's moments, is left out.
     """
+    nodes = graph.nodes
+    known = {made: of for made, of in derivatives.items() if made in nodes and of in nodes}
     updates = [
         Update(node.name, node.op.name, handle)
         for node in graph
@@ -42,8 +48,8 @@ def training_of(graph: Subgraph, roles: Roles, differentiated: Iterable[str] = (
         if is_written and roles.get(handle) is None
     ]
     if not updates:
-        return NO_TRAINING
-    active = {name for name in differentiated if name in graph.nodes and roles.get(name) is None}
-    before = reached(active, lambda name: [producer for producer, _ in graph.nodes[name].inputs])
+        return Training(derivatives=known)
+    active = {name for name in derivatives.values() if name in nodes and roles.get(name) is None}
+    before = reached(active, lambda name: [producer for producer, _ in nodes[name].inputs])
     losses = [node.name for node in graph if node.name in active - before]
-    return Training(tuple(losses), tuple(updates))
+    return Training(tuple(losses), tuple(updates), known)

@@ -307,6 +307,19 @@ def test_a_click_shows_what_is_known_of_an_operation(page):
     assert "= MatMul(" in page.text_of("#details pre")  # the program
 
 
+def test_a_layer_shows_what_its_gradient_reads(page):
+    click(page, SERIES, count=2)
+    page.wait_for(f"flowrtPage.placeOf({item('layer_1')}) !== null")
+    click(page, "layer_1")
+    said = page.text_of("#details")
+    told = said[said.index("GRADIENT: ") : said.index("TYPES")]
+    assert "MatMul_grad" in told
+    assert "layer_0" in told  # the activations, by which the weights' gradient is multiplied
+    assert "layer_2" in told  # from which the gradient comes
+    page.click_on("#details section:has(.note) .tensor .link")
+    assert "grad" in page.text_of("#details h2").lower() + page.text_of("#details .full").lower()
+
+
 def test_each_stage_shows_its_operations_and_what_it_changed(page, written):
     for stage in written[1]:
         number = written[1].index(stage)

@@ -3,7 +3,7 @@
 import flowrt as tf
 from flowrt.viz.compile_request import compile_request
 from flowrt.viz.sources import Step, source_of
-from flowrt.viz.training import NO_TRAINING, Update
+from flowrt.viz.training import Update
 from tests.viz.graphs import network
 
 
@@ -61,7 +61,20 @@ def test_gradients_alone_train_nothing():
     with tf.Graph().as_default() as graph:
         v = tf.Variable(3.0)
         tf.gradients(tf.square(v), v)
-    assert training_in(graph) == NO_TRAINING
+    found = training_in(graph)
+    assert not found.losses
+    assert not found.updates
+
+
+def test_a_derivative_is_of_the_operation_that_it_differentiates_whatever_their_names():
+    with tf.Graph().as_default() as graph:
+        x, w = tf.placeholder("float32", [2, 3]), tf.Variable(tf.ones([3, 4]))
+        y = tf.matmul(x, w, name="odd")
+        (slope,) = tf.gradients(tf.sin(y, name="even"), w, name="other")
+    found = training_in(graph).derivatives
+    assert found[slope.op.name] == "odd"
+    assert {*found.values()} >= {"odd", "even"}
+    assert not {"odd", "even", x.op.name} & found.keys()
 
 
 def test_a_stored_graph_tells_the_updates(tmp_path):

@@ -7,7 +7,7 @@ import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.
 import { ROOT } from "./graph.js";
 
 const MOST_LISTED = 60;
-const MOST_AT_FIRST = 12; // variables that a stage lists: below them is what it changed
+const MOST_AT_FIRST = 12; // variables that a stage lists, and operations of a gradient: other facts are below them
 const NONE = { text: "", bytes: -1 };
 const LARGEST = 10; // operations in the list of those with most time or memory
 
@@ -164,6 +164,7 @@ export class Details {
       ]),
       tree.kind[item] === "role" ? this.#updates(item) : null,
       this.#reaches(item),
+      this.#gradient(item),
       section(
         "Types",
         element(
@@ -231,6 +232,7 @@ export class Details {
       mark === "changed" ? this.#difference(item) : null,
       this.#outputs(item),
       this.#inputs(item),
+      this.#gradient(item),
       section("Attributes", facts(stage.attrs(item))),
       code ? section("Program", element("pre", { tabindex: "0" }, code)) : null,
     ];
@@ -323,9 +325,22 @@ export class Details {
   #inputs(item) {
     const { stage } = this;
     const { source } = this.tree.edges;
-    const edges = [...stage.inputs.at(item)];
-    const controls = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => source[edge]);
-    const inputs = edges
+    const controls = [...stage.inputs.at(item)].filter((edge) => stage.kindOf(edge) === "control");
+    const inputs = this.#tensorsRead(item);
+    return [
+      inputs.length ? section("Inputs", element("ul", { class: "plain" }, inputs)) : null,
+      this.#list(
+        "Must run after",
+        controls.map((edge) => source[edge]),
+      ),
+    ];
+  }
+
+  /** A row for each tensor that an operation reads: its producer and its shape. */
+  #tensorsRead(item) {
+    const { stage } = this;
+    const { source } = this.tree.edges;
+    return [...stage.inputs.at(item)]
       .filter((edge) => stage.kindOf(edge) !== "control")
       .map((edge) =>
         element(
@@ -335,10 +350,26 @@ export class Details {
           element("code", { class: "what" }, stage.carried(edge)?.text ?? ""),
         ),
       );
-    return [
-      inputs.length ? section("Inputs", element("ul", { class: "plain" }, inputs)) : null,
-      this.#list("Must run after", controls),
-    ];
+  }
+
+  /** The operations of the gradient of an item, each with what it reads. */
+  #gradient(item) {
+    const made = this.stage.gradient(item);
+    if (!made.length) return null;
+    const rows = made.slice(0, MOST_AT_FIRST).map((each) =>
+      element(
+        "li",
+        { class: "tensor" },
+        [this.#link(each), note("reads")],
+        element("ul", { class: "plain" }, this.#tensorsRead(each)),
+      ),
+    );
+    const rest = made.length - rows.length;
+    const more = rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null;
+    return section(
+      `Gradient: ${formatCount(made.length, "operation")}`,
+      element("ul", { class: "tensors" }, rows, more),
+    );
   }
 
   /** What this stage changed, before and after. */

@@ -274,6 +274,11 @@ class Stage {
     return group === ROOT ? all : all.filter(({ update }) => [...tree.around(update)].includes(group));
   }
 
+  /** The operations that compute the gradient of an item: see `Training`. */
+  gradient(item) {
+    return this.graph.training.gradientIn(this, item);
+  }
+
   /** The changes from the previous stage: see `compare`. */
   get changes() {
     return this.#once("changes", () => compare(this));

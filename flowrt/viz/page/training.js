@@ -1,9 +1,19 @@
-// What the graph trains, as a stage has it: its losses, and the variables that the optimizer updates.
+// What the graph trains, as a stage has it: its losses, the variables that the optimizer updates, and the gradient of
+// each operation.
+
+import { operations } from "./follow.js";
 
 export class Training {
-  constructor({ losses, updates }, strings) {
+  #derivatives = new Map(); // of an operation, the names of those that `gradients` made of it
+
+  constructor({ losses, updates, derivatives }, strings) {
     this.losses = losses.map((row) => strings[row]);
     this.updates = updates.map((rows) => rows.map((row) => strings[row]));
+    const [made, differentiated] = derivatives;
+    for (const [i, row] of differentiated.entries()) {
+      const names = this.#derivatives.get(strings[row]) ?? [];
+      this.#derivatives.set(strings[row], [...names, strings[made[i]]]);
+    }
   }
 
   /** {name, item} of each loss; the item is null in a step that runs only the gradients of it. */
@@ -19,6 +29,13 @@ export class Training {
       variable: stage.tree.operations.get(variable),
     }));
     return found.filter(({ update, variable }) => update !== null && variable !== undefined);
+  }
+
+  /** The operations that compute the gradient of `item`, or of what it holds: those that read something. */
+  gradientIn(stage, item) {
+    const names = [...operations(stage, item)].flatMap((each) => this.#derivatives.get(stage.tree.names[each]) ?? []);
+    const shown = new Set(names.map((name) => shownAs(stage, name)));
+    return [...shown].filter((each) => each !== null && [...stage.inputs.at(each)].length);
   }
 }
 
