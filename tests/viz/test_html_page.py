@@ -286,6 +286,16 @@ def test_the_page_opens_at_the_stage_of_its_view(browser, tmp_path):
     opened.close()
 
 
+def test_a_word_that_nothing_has_is_searched_for_in_its_parts(page):
+    page.press("s")
+    page.type("layer_1_matmul_grad")
+    found = page.evaluate(
+        "[...document.querySelectorAll('#results .name')].map((n) => n.textContent.toLowerCase())"
+    )
+    assert found
+    assert all(word in name for name in found for word in ("layer", "1", "matmul", "grad"))
+
+
 def test_search_says_when_there_is_nothing(page):
     page.click_on("#query")
     page.type("no such thing")

@@ -1,16 +1,22 @@
-// The search field: every word must be in the name or the type of an operation, or in the name of a group.
+// The search field: every word must be in the name or the type of an operation, or in the name of a group. Where
+// nothing has "conv2_grad", what has "conv2" and "grad" is found.
 
 import { byId, element, replaceChildren } from "./dom.js";
 import { formatCount } from "./format.js";
 
 const MOST_SHOWN = 40;
 
-/** Items that match: those of the model before what is set apart, groups first, then shorter names first. */
 function search(stage, query) {
-  const words = query
-    .toLowerCase()
-    .split(/\s+/)
-    .filter((word) => word);
+  const found = matches(stage, query.toLowerCase().split(/\s+/));
+  return found.length ? found : matches(stage, query.toLowerCase().split(/[\s_/]+/));
+}
+
+/**
+ * Items that match: those of the model before what is set apart, groups first, then those that have words as
+ * parts of their names, as "conv2" is no part of "Conv2D", then shorter names first.
+ */
+function matches(stage, parts) {
+  const words = parts.filter((word) => word);
   if (!words.length) return [];
   const { tree } = stage;
   const counts = stage.counts(false);
@@ -20,9 +26,14 @@ function search(stage, query) {
     const text = `${tree.names[item]} ${stage.op(item)}`.toLowerCase();
     if (words.every((word) => text.includes(word))) found.push(item);
   }
-  const rank = (item) =>
-    tree.names[item].length + (tree.isOperation(item) ? 1000 : 0) + (tree.role[item] ? 2000 : 0);
-  return found.sort((a, b) => rank(a) - rank(b));
+  const rank = (item) => {
+    const name = tree.names[item].toLowerCase();
+    const named = new Set([...name.split("/"), ...name.split(/[/_]/)]);
+    const inside = words.filter((word) => !named.has(word)).length;
+    return name.length + 200 * inside + (tree.isOperation(item) ? 1000 : 0) + (tree.role[item] ? 2000 : 0);
+  };
+  const ranks = new Map(found.map((item) => [item, rank(item)]));
+  return found.sort((a, b) => ranks.get(a) - ranks.get(b));
 }
 
 export class SearchField {
