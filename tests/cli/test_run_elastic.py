@@ -273,7 +273,7 @@ def test_a_host_may_be_lost_and_come_again(until: Path, monkeypatch: pytest.Monk
             processes.append(stack.enter_context(running(*words)))
         seen = read_until(processes[0], "epoch 1: 2 workers")
         processes[1].kill()
-        seen += read_until(processes[0], "epoch 2: 1 workers")
+        seen += read_until(processes[0], "epoch 2: 1 worker,")
         again = stack.enter_context(running(*words))
         seen += read_until(processes[0], "worker 1 came")
         until.touch()

@@ -193,7 +193,7 @@ def test_a_spare_takes_the_place_of_a_lost_one(undisturbed: Any, until: Path) ->
 def test_a_spare_that_was_not_needed_ends_with_the_job() -> None:
     with job(1, 1, places=2) as elastic:
         workers = [elastic.start(0, pause_s=0.05)]
-        elastic.wait_for("epoch 1: 1 workers")
+        elastic.wait_for("epoch 1: 1 worker,")
         spare = elastic.start(1)
         assert len(printed(workers[0])) == 2
         assert printed(spare) == []
@@ -397,7 +397,7 @@ def test_a_host_that_fails_three_times_is_left_out(undisturbed: Any) -> None:
             bad = elastic.start(1, host="bad")
             elastic.wait_for(f"epoch {epoch}: 2 workers")
             bad.kill()
-            elastic.wait_for(f"epoch {epoch + 1}: 1 workers")
+            elastic.wait_for(f"epoch {epoch + 1}: 1 worker,")
         assert printed(elastic.start(1, host="bad")) == []
         elastic.wait_for("refused: host bad is left out, since workers failed there in 3 epochs")
         check_result(printed(first), undisturbed)
