@@ -107,6 +107,25 @@ def test_a_group_that_awaits_its_loop_has_parts(
         np.testing.assert_allclose(a, b, 1e-5)
 
 
+@pytest.mark.parametrize("shape", [(1, 33), (7, 1)])
+def test_a_group_that_is_told_its_shape_is_whole(
+    parts: Counted, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int]
+) -> None:
+    """The gradient of batch normalization has such a group: a mean is spread over the batch, and added."""
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    monkeypatch.setattr(AwaitedLoops, "compile", lambda self: iter(()))
+    x, spread = tf.placeholder(tf.float32, [7, 33]), tf.placeholder(tf.float32, shape)
+    y = tf.add_n([tf.tanh(x), x * 2.0, tf.broadcast_to(tf.exp(spread), [7, 33])])
+    product = tf.matmul(y, tf.ones([33, 2]))
+    feed = {x: _floats(7, 33), spread: _floats(*shape)}
+    with tf.Session() as session:
+        before = [session.run(product, feed) for _ in range(RUNS_BEFORE_COMPILING)]
+        wait_for_loops()
+        grouped = session.run(product, feed)
+        assert any("BroadcastTo" in group for group in fused_of(session)), fused_of(session)
+    np.testing.assert_allclose(before[0], grouped, 1e-5)
+
+
 def test_sums_over_rows_are_whole(parts: Counted) -> None:
     x = tf.placeholder(tf.float32, [4000, 3])
     y = tf.reduce_sum(x, 0)

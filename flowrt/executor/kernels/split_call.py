@@ -18,7 +18,7 @@ from flowrt.device.host.shared_calls import run_shared
 from flowrt.device.llvm.host_pool import num_threads
 from flowrt.errors import OpError
 from flowrt.executor.program.arguments import Later
-from flowrt.graph.layouts.derived_rules import rule_of
+from flowrt.graph.layouts.derived_rules import arguments_of, rule_of
 from flowrt.graph.layouts.sharding_rule import dim_of
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import Effect, OpDef, Ufunc
@@ -45,7 +45,7 @@ def split_call(
     other, or if ``function`` is a library's kernel, which has threads of its own.
     """
     threads = num_threads()
-    if threads < 2 or not _is_separable(node.op, function):
+    if threads < 2 or not _is_separable(node.op, function) or any(map(_is_told_its_shape, _members(node))):
         return None
     dims = _dims_of_rows(node, specs, arguments, len(outs))
     if dims is None or not _are_apart(_flat(arguments), outs):
@@ -74,6 +74,17 @@ def _is_separable(op: OpDef, function: Callable[..., Any]) -> bool:
     is_along_rows = op.loop is not None and op.loop.pattern is LoopPattern.ALONG_ROWS
     is_pure = op.state is None and op.effect is Effect.PURE
     return is_own and is_pure and (op.elementwise or op.reduction is not None or is_along_rows)
+
+
+def _members(node: Node) -> Sequence[Node]:
+    """The nodes that ``node``'s kernel computes: of a group its members."""
+    group = node.attrs.get("group")
+    return (node,) if group is None else group.members
+
+
+def _is_told_its_shape(node: Node) -> bool:
+    """Whether a value may say how large the result is, as of BroadcastTo and Fill: that is the whole's."""
+    return node.op.reduction is None and any(each.on_host for each in arguments_of(node.op, node.attrs))
 
 
 def _dims_of_rows(
