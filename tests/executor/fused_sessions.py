@@ -7,7 +7,9 @@ import threading
 import time
 
 import flowrt as tf
+from flowrt.executor.bind import bind_kernel
 from flowrt.executor.bind.awaited_loops import AwaitedLoops
+from flowrt.executor.kernels import split_call
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING, compile_beside
 from tests.contracts.check_transport import wait_until
 
@@ -48,7 +50,8 @@ def both(monkeypatch, build, feeds, steps=1):
 
 def in_all_modes(monkeypatch, fetches, feeds):
     """The results of one step of the default graph with FLOWRT_JIT off, eager and background, where it is the
-    first step with compiled loops; of one that awaits all of these; and the groups of the eager plan.
+    first step with compiled loops; of one that awaits all of these, and makes every call in parts that it
+    can; and the groups of the eager plan.
     """
     results = {}
     for mode in ("off", "eager", "background", "awaiting"):
@@ -56,6 +59,8 @@ def in_all_modes(monkeypatch, fetches, feeds):
         with monkeypatch.context() as patch, tf.Session() as session:
             if mode == "awaiting":
                 patch.setattr(AwaitedLoops, "compile", lambda self: iter(()))
+                patch.setattr(bind_kernel, "MIN_BYTES", 1)
+                patch.setattr(split_call, "num_threads", lambda: 3)
             if mode in ("background", "awaiting"):
                 for _ in range(RUNS_BEFORE_COMPILING):
                     session.run(fetches, feeds)
