@@ -51,7 +51,7 @@ from flowrt.viz.laid_out import LaidOut, laid_out
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.roles import Roles, marks, roles_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
-from flowrt.viz.training import Training, training_of
+from flowrt.viz.training import Training, joined, training_of
 
 VIEWS = ("logical", "placed", "partitioned")
 LAYOUTS = "layouts"
@@ -178,7 +178,7 @@ class Comparison:
         self._before, self._after = before, after
         found = {name: role for name, role in after.roles.items() if role is not None}
         self.roles: Roles = {**after.roles, **before.roles, **found}
-        self.training = after.training
+        self.training = joined(before.training, after.training)
 
     def parts(self, view: str) -> Parts:
         return self._after.parts(view)

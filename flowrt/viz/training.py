@@ -34,6 +34,17 @@ NO_TRAINING = Training()
 NO_DERIVATIVES: Mapping[str, str] = {}
 
 
+def joined(before: Training, after: Training) -> Training:
+    """What ``after`` trains, and the derivatives of both: of a name that both have, if they agree of what."""
+    either = {**before.derivatives, **after.derivatives}
+    known = {
+        made: of
+        for made, of in either.items()
+        if before.derivatives.get(made, of) == after.derivatives.get(made, of)
+    }
+    return after._replace(derivatives=known)
+
+
 def training_of(graph: Subgraph, roles: Roles, derivatives: Mapping[str, str] = NO_DERIVATIVES) -> Training:
     """The training in ``graph``. The last of the operations that ``derivatives`` are of are the losses, if an
     optimizer uses their gradients. Its own state, Adam's moments, is left out.

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 
 import flowrt as tf
@@ -328,6 +329,26 @@ def test_a_layer_shows_what_its_gradient_reads(page):
     assert "layer_2" in told  # from which the gradient comes
     page.click_on("#details section:has(.note) .tensor .link")
     assert "grad" in page.text_of("#details h2").lower() + page.text_of("#details .full").lower()
+
+
+def test_a_compiled_loop_shows_the_gradient_of_all_that_is_in_it(browser, tmp_path, monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    with tf.Graph().as_default():
+        x, w = tf.placeholder("float32", [50, 40]), tf.Variable(tf.ones([40, 40]))
+        a = tf.sin(tf.matmul(x, w), name="a")
+        b = tf.multiply(a, 2.0, name="b")
+        slope = tf.gradients(tf.reduce_sum(tf.matmul(b, w)) + tf.reduce_sum(tf.matmul(a, w)), w)
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            tf.viz.export(session, tmp_path / "page.html", fetches=slope, feed_dict={x: np.ones([50, 40])})
+    opened = browser.open(tmp_path / "page.html")
+    told = opened.evaluate("""(() => {
+        const stage = flowrtPage.graph.stages.find((stage) => stage.name === "fuse");
+        const loop = stage.tree.operations.get(flowrtPage.graph.fused.get("b"));
+        return [stage.tree.names[loop], stage.gradient(loop).map((item) => stage.tree.names[item])];
+    })()""")
+    assert told[0] != "a"  # which is in it
+    assert any("a_grad" in name for name in told[1]), told
 
 
 def test_each_stage_shows_its_operations_and_what_it_changed(page, written):

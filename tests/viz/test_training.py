@@ -3,7 +3,7 @@
 import flowrt as tf
 from flowrt.viz.compile_request import compile_request
 from flowrt.viz.sources import Step, source_of
-from flowrt.viz.training import Update
+from flowrt.viz.training import Training, Update, joined
 from tests.viz.graphs import network
 
 
@@ -75,6 +75,21 @@ def test_a_derivative_is_of_the_operation_that_it_differentiates_whatever_their_
     assert found[slope.op.name] == "odd"
     assert {*found.values()} >= {"odd", "even"}
     assert not {"odd", "even", x.op.name} & found.keys()
+
+
+def test_the_sum_of_a_variables_gradients_is_of_the_variable():
+    with tf.Graph().as_default() as graph:
+        w = tf.Variable(tf.ones([3]))
+        loss = tf.reduce_sum(tf.sin(w)) + 0.1 * tf.reduce_sum(tf.square(w))
+        (slope,) = tf.gradients(loss, w)
+    of = training_in(graph).derivatives[slope.op.name]
+    assert of.startswith(w.op.name)
+
+
+def test_of_two_graphs_the_derivatives_on_which_they_agree_are_told():
+    before = Training(derivatives={"g/a": "a", "g/b": "b", "g/sum": "a"})
+    after = Training(derivatives={"g/a": "a", "g/c": "c", "g/sum": "c"})
+    assert joined(before, after).derivatives == {"g/a": "a", "g/b": "b", "g/c": "c"}
 
 
 def test_a_stored_graph_tells_the_updates(tmp_path):

@@ -104,9 +104,13 @@ def gradients(
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
         shares = backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
-        return [
-            total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None for x in xs
-        ]
+        found = []
+        for x in xs:
+            with graph.derivatives_of(x.op):
+                found.append(
+                    total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None
+                )
+        return found
 
 
 def as_list(value: Any) -> list[Any]:

@@ -30,9 +30,7 @@ def children_of(view: GraphView) -> dict[str, list[Child]]:
 
 def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, set[Edge]]:
     """The edges between the children of each item that ``edges`` between their contents imply."""
-    depths = [0] * len(parents)
-    for item, parent in enumerate(parents[1:], 1):
-        depths[item] = depths[parent] + 1
+    depths = depths_of(parents)
     found: dict[int, set[Edge]] = {}
     waiting = {(edge[0], edge[1]) for edge in edges}
     while waiting:  # a step up at a time: most edges between groups become one
@@ -49,6 +47,19 @@ def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, 
                 above.add((parents[a], parents[b]))
         waiting = above
     return found
+
+
+def depths_of(parents: Sequence[int]) -> list[int]:
+    """How many items are around each; item 0 is around all. A parent may come after its child."""
+    depths = [0, *[-1] * (len(parents) - 1)]
+    for item in range(len(parents)):
+        way = []
+        while depths[item] < 0:
+            way.append(item)
+            item = parents[item]
+        for depth, inner in enumerate(reversed(way), depths[item] + 1):
+            depths[inner] = depth
+    return depths
 
 
 def in_order(items: Sequence[int], edges: Iterable[Edge]) -> tuple[list[int], list[int], list[int]]:

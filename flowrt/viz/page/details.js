@@ -361,14 +361,12 @@ export class Details {
         "li",
         { class: "tensor" },
         [this.#link(each), note("reads")],
-        element("ul", { class: "plain" }, this.#tensorsRead(each)),
+        element("ul", { class: "plain" }, atFirst(this.#tensorsRead(each))),
       ),
     );
-    const rest = made.length - rows.length;
-    const more = rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null;
     return section(
       `Gradient: ${formatCount(made.length, "operation")}`,
-      element("ul", { class: "tensors" }, rows, more),
+      element("ul", { class: "tensors" }, atFirst(rows, made.length)),
     );
   }
 
@@ -433,6 +431,15 @@ export class Details {
       breakable(text),
     );
   }
+}
+
+/** The first of some rows, and how many of `count` there are more. */
+function atFirst(rows, count = rows.length) {
+  const rest = count - Math.min(rows.length, MOST_AT_FIRST);
+  return [
+    rows.slice(0, MOST_AT_FIRST),
+    rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null,
+  ];
 }
 
 /** {text, bytes} of the output with most bytes; bytes are -1 for one of unknown size, and without outputs. */

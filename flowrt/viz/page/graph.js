@@ -26,6 +26,7 @@ export class Graph {
     this.codeRows = byName(data.facts.code, data.strings);
     this.unplanned = data.facts.unplanned;
     this.fused = byName(data.facts.fused, data.strings, data.strings);
+    this.members = keysByValue(this.fused);
     this.training = new Training(data.facts.training, data.strings);
     this.trees = data.trees.map((tree) => new Tree(tree, data));
     this.stages = [];
@@ -48,6 +49,16 @@ export class Graph {
 /** name -> value; with `texts` the values are rows of it. */
 function byName([names, values], strings, texts = null) {
   return new Map(names.map((name, i) => [strings[name], texts ? texts[values[i]] : values[i]]));
+}
+
+/** value -> the keys that have it */
+function keysByValue(map) {
+  const found = new Map();
+  for (const [key, value] of map) {
+    if (found.has(value)) found.get(value).push(key);
+    else found.set(value, [key]);
+  }
+  return found;
 }
 
 class Tree {
@@ -272,6 +283,13 @@ class Stage {
     const { tree } = this;
     const all = this.#once("updates", () => this.graph.training.updatesIn(this));
     return group === ROOT ? all : all.filter(({ update }) => [...tree.around(update)].includes(group));
+  }
+
+  /** The names of the operations that one called `name` computes: of a compiled loop those in it, too. */
+  computedBy(name) {
+    const inside = this.graph.members.get(name) ?? [];
+    const isHere = (member) => this.has(this.tree.operations.get(member) ?? -1);
+    return [name, ...inside.filter((member) => member !== name && !isHere(member))];
   }
 
   /** The operations that compute the gradient of an item: see `Training`. */

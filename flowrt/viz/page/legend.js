@@ -25,6 +25,7 @@ export class Legend {
     this.ghosts.checked = state.ghosts;
     this.ghosts.closest("label").hidden = !changes.removed;
     byId("apart").hidden = !tree.kind.includes("role");
+    byId("gradients-told").hidden = !stage.graph.training.tellsGradients;
     byId("marks").hidden = !(changes.added + changes.removed + changes.changed);
     refill(
       byId("legend"),

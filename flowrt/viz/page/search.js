@@ -1,5 +1,5 @@
 // The search field: every word must be in the name or the type of an operation, or in the name of a group. Where
-// nothing has "conv2_grad", what has "conv2" and "grad" is found.
+// nothing has "conv2_grad", what has "conv2" and "grad" is found; letters alone are no words of such a name.
 
 import { byId, element, replaceChildren } from "./dom.js";
 import { formatCount } from "./format.js";
@@ -8,7 +8,8 @@ const MOST_SHOWN = 40;
 
 function search(stage, query) {
   const found = matches(stage, query.toLowerCase().split(/\s+/));
-  return found.length ? found : matches(stage, query.toLowerCase().split(/[\s_/]+/));
+  const words = query.toLowerCase().match(/[^\s_/]+/g) ?? [];
+  return found.length || words.some((word) => /^[a-z]$/.test(word)) ? found : matches(stage, words);
 }
 
 /**

@@ -16,6 +16,11 @@ export class Training {
     }
   }
 
+  /** Whether it is known which operations compute the gradient of which. */
+  get tellsGradients() {
+    return this.#derivatives.size > 0;
+  }
+
   /** {name, item} of each loss; the item is null in a step that runs only the gradients of it. */
   lossesIn(stage) {
     return this.losses.map((name) => ({ name, item: shownAs(stage, name) }));
@@ -33,8 +38,9 @@ export class Training {
 
   /** The operations that compute the gradient of `item`, or of what it holds: those that read something. */
   gradientIn(stage, item) {
-    const names = [...operations(stage, item)].flatMap((each) => this.#derivatives.get(stage.tree.names[each]) ?? []);
-    const shown = new Set(names.map((name) => shownAs(stage, name)));
+    const computed = [...operations(stage, item)].flatMap((each) => stage.computedBy(stage.tree.names[each]));
+    const made = computed.flatMap((name) => this.#derivatives.get(name) ?? []);
+    const shown = new Set(made.map((name) => shownAs(stage, name)));
     return [...shown].filter((each) => each !== null && [...stage.inputs.at(each)].length);
   }
 }
