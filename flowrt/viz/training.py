@@ -27,7 +27,7 @@ class Training(NamedTuple):
     losses: tuple[str, ...] = ()
     updates: tuple[Update, ...] = ()
     derivatives: Mapping[str, str] = {}
-    """Of each operation that `gradients` made, the one that it differentiates."""
+    """The operations that `gradients` made, each with the one that it differentiates."""
 
 
 NO_TRAINING = Training()
@@ -35,7 +35,9 @@ NO_DERIVATIVES: Mapping[str, str] = {}
 
 
 def joined(before: Training, after: Training) -> Training:
-    """What ``after`` trains, and the derivatives of both: of a name that both have, if they agree of what."""
+    """The training of ``after``, with the derivatives of both graphs; of a name that both have, if it is of the
+    same operation in both.
+    """
     either = {**before.derivatives, **after.derivatives}
     known = {
         made: of

@@ -50,7 +50,7 @@ def lifted(edges: Iterable[Sequence[int]], parents: Sequence[int]) -> dict[int, 
 
 
 def depths_of(parents: Sequence[int]) -> list[int]:
-    """How many items are around each; item 0 is around all. A parent may come after its child."""
+    """The number of items around each; item 0 is around all. A parent may come after its child."""
     depths = [0, *[-1] * (len(parents) - 1)]
     for item in range(len(parents)):
         way = []
