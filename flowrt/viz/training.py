@@ -23,20 +23,22 @@ class Update(NamedTuple):
     variable: str
 
 
+NO_DERIVATIVES: Mapping[str, str] = {}
+
+
 class Training(NamedTuple):
     losses: tuple[str, ...] = ()
     updates: tuple[Update, ...] = ()
-    derivatives: Mapping[str, str] = {}
+    derivatives: Mapping[str, str] = NO_DERIVATIVES
     """The operations that `gradients` made, each with the one that it differentiates."""
 
 
 NO_TRAINING = Training()
-NO_DERIVATIVES: Mapping[str, str] = {}
 
 
 def joined(before: Training, after: Training) -> Training:
-    """The training of ``after``, with the derivatives of both graphs; of a name that both have, if it is of the
-    same operation in both.
+    """The training of ``after``, with the derivatives of both graphs. Those that one has of another operation
+    than the other has are left out.
     """
     either = {**before.derivatives, **after.derivatives}
     known = {

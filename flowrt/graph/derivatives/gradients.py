@@ -10,7 +10,7 @@ linear in the operations between xs and ys.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -104,13 +104,17 @@ def gradients(
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
         shares = backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
-        found = []
-        for x in xs:
-            with graph.derivatives_of(x.op):
-                found.append(
-                    total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None
-                )
-        return found
+        return [_gradient_of(x, graph, shares, zero) for x in xs]
+
+
+def _gradient_of(
+    x: Tensor, graph: Graph, shares: Mapping[Any, list[GradientTensor]], zero: bool
+) -> GradientTensor | None:
+    """The sum of what reached ``x``, noted as a derivative of it; zeros, or None, where nothing did."""
+    with graph.derivatives_of(x.op):
+        if x.ref in shares:
+            return total_of(shares[x.ref], x)
+        return zeros_of(x) if zero else None
 
 
 def as_list(value: Any) -> list[Any]:

@@ -137,10 +137,8 @@ export class Details {
         const whole = rows.map(({ before, after }) => `${before} → ${after}`).join("\n");
         return element("li", {}, this.#link(item), element("span", { class: "what", title: whole }, breakable(note)));
       });
-      const rest = changed.length - shown.length;
-      const more = rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null;
       const title = `Changed: ${what} ${changed.length.toLocaleString("en")}`;
-      return section(title, element("ul", { class: "plain changes" }, shown, more), "changed");
+      return section(title, element("ul", { class: "plain changes" }, withRest(shown, changed.length)), "changed");
     });
   }
 
@@ -366,7 +364,7 @@ export class Details {
     );
     return section(
       `Gradient: ${formatCount(made.length, "operation")}`,
-      element("ul", { class: "tensors" }, atFirst(rows, made.length)),
+      element("ul", { class: "tensors" }, withRest(rows, made.length)),
     );
   }
 
@@ -415,13 +413,7 @@ export class Details {
   #items(items, nothing = "", most = MOST_LISTED) {
     if (!items.length) return element("p", { class: "note" }, nothing);
     const shown = items.slice(0, most).map((item) => element("li", {}, this.#link(item)));
-    const rest = items.length - shown.length;
-    return element(
-      "ul",
-      { class: "plain" },
-      shown,
-      rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null,
-    );
+    return element("ul", { class: "plain" }, withRest(shown, items.length));
   }
 
   #link(item, text = this.tree.names[item]) {
@@ -433,13 +425,14 @@ export class Details {
   }
 }
 
-/** The first of some rows, and how many of `count` there are more. */
-function atFirst(rows, count = rows.length) {
-  const rest = count - Math.min(rows.length, MOST_AT_FIRST);
-  return [
-    rows.slice(0, MOST_AT_FIRST),
-    rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null,
-  ];
+/** The rows that are shown of `count`, and how many more there are. */
+function withRest(shown, count) {
+  const rest = count - shown.length;
+  return [shown, rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null];
+}
+
+function atFirst(rows) {
+  return withRest(rows.slice(0, MOST_AT_FIRST), rows.length);
 }
 
 /** {text, bytes} of the output with most bytes; bytes are -1 for one of unknown size, and without outputs. */

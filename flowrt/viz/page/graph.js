@@ -27,7 +27,8 @@ export class Graph {
     this.unplanned = data.facts.unplanned;
     this.fused = byName(data.facts.fused, data.strings, data.strings);
     this.members = keysByValue(this.fused);
-    this.training = new Training(data.facts.training, data.strings);
+    const differentiated = byName(data.facts.training.derivatives, data.strings, data.strings);
+    this.training = new Training(data.facts.training, data.strings, keysByValue(differentiated));
     this.trees = data.trees.map((tree) => new Tree(tree, data));
     this.stages = [];
     const latest = new Map();

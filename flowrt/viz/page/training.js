@@ -4,16 +4,13 @@
 import { operations } from "./follow.js";
 
 export class Training {
-  #derivatives = new Map(); // of an operation, the names of those that `gradients` made of it
+  #derivatives;
 
-  constructor({ losses, updates, derivatives }, strings) {
+  /** `derivatives`: of an operation, the names of those that `gradients` made of it. */
+  constructor({ losses, updates }, strings, derivatives) {
+    this.#derivatives = derivatives;
     this.losses = losses.map((row) => strings[row]);
     this.updates = updates.map((rows) => rows.map((row) => strings[row]));
-    const [made, differentiated] = derivatives;
-    for (const [i, row] of differentiated.entries()) {
-      const names = this.#derivatives.get(strings[row]) ?? [];
-      this.#derivatives.set(strings[row], [...names, strings[made[i]]]);
-    }
   }
 
   /** Whether it is known which operations compute the gradient of which. */
