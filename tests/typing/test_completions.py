@@ -45,7 +45,8 @@ class LanguageServer:
 
     def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
         self._process, self._last, self._version = process, 0, 0
-        self.ask("initialize", processId=None, rootUri=folder.as_uri(), capabilities=CAPABILITIES)
+        root = {"uri": folder.as_uri(), "name": folder.name}
+        self.ask("initialize", processId=None, workspaceFolders=[root], capabilities=CAPABILITIES)
         self._send(method="initialized", params={})
 
     def ask(self, method: str, **params: Any) -> Any:
