@@ -61,7 +61,7 @@ LONGEST = (
 @pytest.fixture(autouse=True)
 def surroundings(request: pytest.FixtureRequest) -> Iterator[None]:
     """Of every test. One fixture: of four, each took 0.1 ms of 20,000 tests."""
-    with no_thread_left_behind(), verbosity_as_before():
+    with no_thread_left_behind(), verbosity_as_before(), signals_as_before():
         with nullcontext() if request.node.get_closest_marker("gpu") else no_gpu():
             reset_default_graph()
             yield
@@ -114,6 +114,16 @@ def verbosity_as_before() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@contextmanager
+def signals_as_before() -> Iterator[None]:
+    """A command's `main` handles signals until its process ends: here, until its test ends."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for each, handler in before.items():
+        if signal.getsignal(each) is not handler:
+            signal.signal(each, handler)
 
 
 @pytest.fixture
