@@ -24,7 +24,7 @@ def run_shared(calls: Sequence[Call]) -> None:
     raised then, and others may not have begun.
     """
     left = iter(calls)  # threads draw each call once
-    others = [_helpers.submit(_all_of(left)) for _ in range(num_threads() - 1)]
+    others = [_helpers.submit(_all_of(left)) for _ in range(min(num_threads(), len(calls)) - 1)]
     try:
         _run_all(left)
     finally:

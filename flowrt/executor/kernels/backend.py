@@ -21,6 +21,7 @@ from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, TensorSpec
+from flowrt.graph.op_facets import Share
 
 
 class Backend:
@@ -30,6 +31,9 @@ class Backend:
 
     compiles_control = False
     """Whether loops and branches over small tensors become machine code."""
+
+    share: Share | None = None
+    """Threads for kernels that can use several; None: one."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -9,6 +9,7 @@ tensor.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +17,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from flowrt.graph.op_facets import Share
 from flowrt.graph.resources.random_stream import Draw
 
 CHUNK = 4096
+
+SHARED = 1 << 17
+"""Elements of a call that threads share: 0.4 ms."""
 
 Fill: TypeAlias = Callable[[np.random.Generator, Any], object]
 """``fill(generator, values)`` draws numbers into ``values``, a vector."""
@@ -37,6 +42,18 @@ class Part(NamedTuple):
 def by_generator(fill: Fill) -> BlockFill:
     """``fill`` with a generator that begins at the block."""
     return lambda draw, block, values: fill(draw.generator(block=block), values)
+
+
+def shared(fill: BlockFill, per_block: int, share: Share) -> BlockFill:
+    """``fill``, many values in calls of ``share``, each from its own block on."""
+
+    def fill_all(draw: Draw, block: int, values: Any) -> None:
+        share([
+            functools.partial(fill, draw, block + first // per_block, values[first : first + SHARED])
+            for first in range(0, values.size, SHARED)
+        ])  # fmt: skip
+
+    return fill_all
 
 
 def fill_equal(draw: Draw, values: Any, part: Part, per_block: int, fill: BlockFill) -> None:
