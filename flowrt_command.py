@@ -100,7 +100,12 @@ def new_main_parser(wanted: Collection[str]) -> "CommandParser":
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps a text, unless it has lines of its own: examples."""
+    """Wraps a text, unless it has lines of its own: examples. Each command is on the line of its text."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if action.nargs == argparse.PARSER:  # argparse forgets that the commands are indented
+            self._action_max_length += self._indent_increment
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)

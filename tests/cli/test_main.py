@@ -40,6 +40,13 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
+def test_the_list_of_commands_has_each_beside_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    new_main_parser(()).print_help()
+    lines = capsys.readouterr().out.splitlines()
+    for name, about in COMMANDS.items():
+        assert [line for line in lines if line.split() and line.split()[:2] == [name, about.split()[0]]]
+
+
 def test_no_command_prints_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     printed = capsys.readouterr().out
