@@ -106,14 +106,15 @@ def elastic_host(
         least, most = nnodes.least * nproc.least, nnodes.most * nproc.most
         server = CoordinatorServer(coordinator, new_transport(security), least, most, say)
         stack.callback(server.close)
-    tasks = []
-    for local, (_, index, address) in enumerate([*spec.tasks()][here * count : (here + 1) * count]):
+    tasks, own = [], [*spec.tasks()][here * count : (here + 1) * count]
+    for local, (_, index, address) in enumerate(own):
         place = ElasticPlace(
             coordinator, f"worker {index}", f"{here} ({parse_address(address).host})", address
         )
         tasks.append(new_task(index, elastic_variables(os.environ, place, local, nproc.most)))
     hosts = f"{nnodes} host{'s' if nnodes.most > 1 else ''}"
-    say(f"elastic: {hosts}, {nproc} workers and {spares} spares on each; coordinator at {coordinator}")
+    each = f"{hosts}, {nproc} workers and {spares} spares on each"
+    say(f"elastic: {each}; coordinator at {coordinator}, the first worker here at {own[0][2]}")
     return ElasticHost(tasks, server, len(nodes.spec) > 1)
 
 

@@ -162,12 +162,13 @@ def _make_log_dir(path: Path | None) -> None:
 def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:
     """The tasks of host number ``here``."""
     count = arguments.nproc.most
-    tasks = []
-    for local, (_, index, _) in enumerate(list(spec.tasks())[here * count : (here + 1) * count]):
+    tasks, own = [], list(spec.tasks())[here * count : (here + 1) * count]
+    for local, (_, index, _) in enumerate(own):
         variables = task_variables(os.environ, spec, master_port, here, local, count)
         tasks.append(_task(arguments, count, index, variables))
     threads = tasks[0].environ[THREADS]
-    _say(f"{spec}, {count} of them here with {threads} thread{'s' if threads != '1' else ''} each")
+    each = f"{threads} thread{'s' if threads != '1' else ''} each"
+    _say(f"{spec}, {count} of them here with {each}, the first at {own[0][2]}")
     return tasks
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -223,14 +225,18 @@ def script(tmp_path: Path) -> Callable[[str], str]:
 
 def test_each_task_knows_who_it_is(script: Callable[[str], str], capfd: pytest.CaptureFixture[str]) -> None:
     names = ("FLOWRT_TASK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "RESTART_COUNT", "OMP_NUM_THREADS")
-    path = script(f"print(*(os.environ[name] for name in {names}), sys.argv[1:])")
+    path = script(
+        f"print(*(os.environ[name] for name in {names}), sys.argv[1:])\n"
+        "open(sys.argv[0] + '.cluster', 'w').write(os.environ['FLOWRT_CLUSTER'])"
+    )
     assert main(["--standalone", "--nproc", "2", path, "--max_restarts", "-x"]) == 0
     out, err = capfd.readouterr()
+    first = json.loads(Path(f"{path}.cluster").read_text())["worker"][0]
     threads = threads_each(len(os.sched_getaffinity(0)), 2)
     assert sorted(out.splitlines()) == [
         f"[worker {r}] worker:{r} {r} 2 127.0.0.1 0 {threads} ['--max_restarts', '-x']" for r in range(2)
     ]
-    assert "2 workers, 2 of them here" in err
+    assert re.search(rf"2 workers, 2 of them here with .* each, the first at {re.escape(first)}\n", err)
 
 
 def test_a_failure_has_one_summary_with_the_root_cause(
