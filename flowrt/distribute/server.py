@@ -453,8 +453,9 @@ class Server:
                 check_remote_graph(subgraph, self._allowed_ops)
             devices = {d.name: d.incarnation for d in cut.devices}
             return cut_by_task(
-                subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
-            )
+                subgraph, devices, cut.placement,
+                options.allow_soft_placement, options.optimises, options.log_device_placement,
+            )  # fmt: skip
 
         made, error = _attempt(parts_and_placement)
         self._to_master(ev.GraphCut(cut.token, *(made or ({}, {})), error))

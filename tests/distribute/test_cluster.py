@@ -418,6 +418,19 @@ def test_a_local_server() -> None:
     assert server.join(DEADLINE_S)
 
 
+def test_the_targets_task_logs_where_operations_run(
+    cluster: list[tf.train.Server], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with tf.Graph().as_default():
+        with tf.device("/task:1"):
+            y = tf.negative(tf.placeholder_with_default(2.0, [], "x"), name="y")
+        for logs in (True, False):
+            with tf.Session(cluster[0].target, config=tf.ConfigProto(log_device_placement=logs)) as session:
+                assert session.run(y) == -2.0
+            is_there = "y: (Neg): /job:worker/replica:0/task:1/device:CPU:0\n" in capfd.readouterr().err
+            assert is_there == logs
+
+
 def test_connections_are_closed_before_their_calls_end(
     cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:

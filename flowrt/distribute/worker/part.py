@@ -17,6 +17,7 @@ from flowrt.distribute.machines.events import Part
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.analysis.cost import may_block, total_cost
 from flowrt.executor.lower.schedule import loop_compilers
+from flowrt.executor.observe.placement_log import log_placement
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.plan import Plan, StepMode
 from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
@@ -40,9 +41,11 @@ def cut_by_task(
     placement: Mapping[str, str],
     soft_placement: bool,
     optimises: bool,
+    logs_placement: bool = False,
 ) -> tuple[dict[str, Part], dict[str, str]]:
     """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
-    devices of the operations that name resources. Raises as placement and the passes do.
+    devices of the operations that name resources. ``logs_placement``: all devices are printed. Raises as
+    placement and the passes do.
     """
     options = CompileOptions(
         devices=[parse_device(name) for name in devices],
@@ -53,6 +56,8 @@ def cut_by_task(
         why_none=reasons(),
     )
     placed = compile_step(subgraph, options)
+    if logs_placement:
+        log_placement(placed)
     gang = gang_in(placed)
     handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
     parts = {}

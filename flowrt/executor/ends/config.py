@@ -196,7 +196,8 @@ class ConfigProto(_Record):
             to pay (0: one); 1 also interleaves several CPU devices on the calling thread.
         allow_soft_placement: Whether an op is moved to another device of its job and task if its device does
             not exist or has no kernel for it.
-        log_device_placement: Whether each op's device is printed to standard error when a plan is made.
+        log_device_placement: Whether each op's device is printed to standard error when a plan is made: in a
+            cluster, by the task that the session's target names.
         operation_timeout_in_ms: The deadline, in milliseconds, of runs that set none (0: none).
 
     Example:

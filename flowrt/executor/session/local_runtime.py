@@ -7,7 +7,6 @@ runtime is a cluster's (`flowrt.distribute.client.cluster_runtime`).
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +25,7 @@ from flowrt.executor.ends.feeds import Array, GpuFeed, bring
 from flowrt.executor.ends.fetches import Fetches
 from flowrt.executor.lower.schedule import loop_compilers
 from flowrt.executor.observe.compile_times import CompileTimes
+from flowrt.executor.observe.placement_log import log_placement
 from flowrt.executor.partial.partial_run import Calls, LocalCalls
 from flowrt.executor.plan.plan import Plan, StepMode
 from flowrt.executor.plan.size_feeds import SizeFeeds, Values, find_size_feeds, num_unknown, with_known_feeds
@@ -129,8 +129,7 @@ class LocalRuntime:
         fuses = self._jit is Jit.EAGER
         placed = self._placed(graph, request, shapes, self._options(fuses, times))
         if self._config.log_device_placement:
-            for node in placed:
-                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (on request)
+            log_placement(placed)
         earlier = None if fuses else self._plan_before(placed)
         plan = self._new_plan(placed, self._options(fuses, times), earlier)
         times.log(len({program.device.name for program in plan.programs}))

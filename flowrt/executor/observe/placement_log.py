@@ -1,0 +1,13 @@
+"""The device of each operation, for ``ConfigProto(log_device_placement=True)``."""
+
+from __future__ import annotations
+
+import sys
+
+from flowrt.graph.node import Subgraph
+
+
+def log_placement(placed: Subgraph) -> None:
+    """Print a line for each operation of ``placed`` to standard error, as TensorFlow does."""
+    lines = [f"{node.name}: ({node.op.name}): {node.device}\n" for node in placed]
+    sys.stderr.write("".join(lines))
