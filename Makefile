@@ -42,7 +42,7 @@ test: $(READY)  ## run the tests, except the slow ones
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"  # on 2 cores: a test that waits leaves one idle
 
 test-nightly: $(READY)  ## run all tests, including the slow ones, with many fresh random examples, verify programs, and damage inputs
-	@FLOWRT_CHECK=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder --timeout 1800 --hypothesis-profile nightly
+	@FLOWRT_CHECK=1 $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800 --hypothesis-profile nightly
 	@$(PY) -m tests.fuzz --inputs $(or $(INPUTS),1000000)
 
 fuzz: $(READY)  ## read 1,000,000 damaged frames, messages, graphs, manifests and schedules (INPUTS=n)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.graph.construction.build import constant_tensor
 
 
 @pytest.fixture
@@ -88,6 +89,11 @@ def test_elements_are_found_by_name(graph):
 
 
 # --- where an operation was made
+
+
+def test_a_constant_holds_an_array_also_of_a_number_that_numpy_computed(graph):
+    made = constant_tensor(np.zeros((), np.int32) + np.ones((), np.int32))
+    assert isinstance(made.op.node.attrs["value"], np.ndarray)
 
 
 def test_operations_know_the_users_line(graph):

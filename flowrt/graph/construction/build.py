@@ -431,9 +431,10 @@ def _to_tensor(
 
 
 def constant_tensor(
-    array: np.ndarray[Any, Any], name: str | None = None, source: Source | None = None
+    value: np.ndarray[Any, Any] | np.generic, name: str | None = None, source: Source | None = None
 ) -> Tensor:
-    """A Const operation that holds ``array``, which must not change later; ``source`` is the user's line."""
+    """A Const operation that holds ``value``, which must not change later; ``source`` is the user's line."""
+    array = np.asarray(value)  # what NumPy computes from 0-d arrays is none
     graph = get_default_graph()
     full_name = graph.operation_name(name or "Const")
     dtype = as_dtype(array.dtype)
