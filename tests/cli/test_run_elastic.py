@@ -259,6 +259,22 @@ def free_range(count: int) -> int:
     raise AssertionError("no free ports")
 
 
+def test_a_job_to_which_nobody_comes_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers of the first host end before they join, and the other host is never there."""
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit('no such file')\n")
+    first = free_range(4)
+    monkeypatch.setenv(
+        "FLOWRT_CLUSTER", json.dumps({"worker": [f"127.0.0.1:{first}", f"127.0.0.1:{first + 2}"]})
+    )
+    monkeypatch.setenv("FLOWRT_TASK", "worker:0")
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "1")
+    with running("--nnodes", "1:2", "--nproc", 1, script) as process:
+        text, _ = process.communicate(timeout=100)
+    assert process.returncode == 1
+    assert "the job failed: expected at least 1 workers within 1 s; got 0" in text
+
+
 @pytest.mark.slow
 def test_a_host_may_be_lost_and_come_again(until: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each flowrt-run stands for a host, with one worker, which dies with it."""

@@ -39,8 +39,9 @@ The rules:
  5. Survivors go first, by rank; then those that came, in their order, up to the greatest size. Workers beyond
     that wait as hot spares, and are taken when a place is free.
  6. Each wait ends: a silent member is lost after ``FLOWRT_LOST_AFTER``, one that does not end its epoch, or a
-    group too small, after ``FLOWRT_CONNECT_TIMEOUT``; a group that forms again and again without a commit,
-    after `MAX_STALLS` times.
+    group too small, after ``FLOWRT_CONNECT_TIMEOUT``, and so does a job to which nobody has come when the
+    workers of the first host have ended; a group that forms again and again without a commit, after
+    `MAX_STALLS` times.
  7. A host with failed workers in `MAX_FAILURES` epochs is left out, if the others are enough.
 
 What others do, and where it hurt: torchrun restarts all processes at each change, and state comes from

@@ -63,6 +63,10 @@ class Lost(NamedTuple):
     why: str
 
 
+class OwnEnded(NamedTuple):
+    """The workers of the coordinator's own host have ended. If none has come, others must come in time."""
+
+
 class Ticked(NamedTuple):
     """The time is ``now``, in seconds of a monotonic clock."""
 
@@ -101,7 +105,7 @@ class End(NamedTuple):
     why: str | None
 
 
-Event: TypeAlias = Joined | Ready | Finished | Left | Lost | Ticked
+Event: TypeAlias = Joined | Ready | Finished | Left | Lost | OwnEnded | Ticked
 Action: TypeAlias = Form | Announce | Refuse | End
 
 
@@ -156,6 +160,9 @@ class Coordinator:
             case Ticked(now):
                 self._now = now
                 return [*self._time_out(), *self._next()]
+            case OwnEnded():
+                self._begin_deadline()
+                return []
             case Joined():
                 return [*self._join(event), *self._next()]
         if event.member not in self._members:
@@ -187,9 +194,13 @@ class Coordinator:
             return [Refuse((event.member,), self._why_left_out(event.host))]
         self._members[event.member] = _Member(event.name, event.host)
         self._last_came = self._now
+        self._begin_deadline()
+        return []
+
+    def _begin_deadline(self) -> None:
+        """That of the first epoch, unless it has begun."""
         if not self._epoch and self._deadline is None:
             self._deadline = self._now + self._timeout_s
-        return []
 
     def _ready(self, number: int, epoch: int, commit: int, reason: str) -> list[Action]:
         member = self._members[number]

@@ -92,6 +92,13 @@ class CoordinatorServer(Closing):
         """Whether the job is over, ``timeout_s`` seconds from now at the latest."""
         return self._over.wait(timeout_s)
 
+    def own_ended(self) -> None:
+        """The workers of this host have ended. If none has ever come, the job fails unless others do so
+        within ``FLOWRT_CONNECT_TIMEOUT``.
+        """
+        with self._lock:
+            self._decide(c.OwnEnded())
+
     def close(self) -> None:
         """End the job: members that are still in it are told so. Idempotent."""
         if self._closed.is_set():

@@ -348,6 +348,8 @@ class Simulation:
             member.group.gone.add(member.name)
         self.members.remove(member)
         member.client.close()
+        if not self.members and not self._comers_left:
+            self.server.own_ended()  # as the flowrt-run of the first host does
 
     def ended(self, member: Member, why: str | None) -> None:
         self.report(f"{member.name} ends: {why or 'all is done'}")

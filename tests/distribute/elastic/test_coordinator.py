@@ -14,6 +14,7 @@ from flowrt.distribute.elastic.coordinator import (
     Joined,
     Left,
     Lost,
+    OwnEnded,
     Ready,
     Refuse,
     Ticked,
@@ -155,6 +156,15 @@ def test_too_few_workers_fail_after_a_time() -> None:
     assert outcome(machine, Ticked(TIMEOUT_S - 1)) == []
     (end,) = outcome(machine, Ticked(TIMEOUT_S))
     assert end == End((1,), "expected at least 2 workers within 60 s; got 1; worker 2 was lost: killed")
+
+
+def test_nobody_is_waited_for_without_end_when_the_first_hosts_workers_have_ended() -> None:
+    machine, end_s = coordinator(1, 2), 5.0 + TIMEOUT_S
+    assert outcome(machine, Ticked(5.0), OwnEnded(), Ticked(end_s - 1)) == []
+    assert outcome(machine, Ticked(end_s)) == [End((), "expected at least 1 workers within 60 s; got 0")]
+    others = coordinator(1, 2)
+    assert outcome(others, Ticked(5.0), OwnEnded(), *came(1, 2)) == [Form((1, 2), 1, NO_COMMIT)]
+    assert outcome(others, OwnEnded(), Ticked(2 * end_s)) == []
 
 
 def test_who_does_not_end_its_epoch_in_time_is_left_behind() -> None:

@@ -38,6 +38,12 @@ def test_what_must_hold_holds_in_jobs_that_nobody_has_seen(part: int) -> None:
     check(first, CHUNK)
 
 
+def test_a_job_to_which_nobody_comes_ends() -> None:
+    """The only worker is cut off before it joins."""
+    job = simulate(861359159739364561)
+    assert (job.num_epochs, len(job.ends)) == (0, 1)
+
+
 def test_a_seed_decides_everything() -> None:
     first: list[str] = []
     again: list[str] = []
