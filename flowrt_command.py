@@ -104,7 +104,7 @@ class _Formatter(argparse.HelpFormatter):
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
-        if action.nargs == argparse.PARSER:  # argparse forgets that the commands are indented
+        if action.nargs == argparse.PARSER:  # argparse (3.11) forgets that commands are indented
             self._action_max_length += self._indent_increment
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -67,6 +67,7 @@ class ElasticHost(NamedTuple):
         """
         if self.coordinator is None:
             return status
+        self.coordinator.own_ended()
         while self.has_others and status <= 128 and not self.coordinator.is_over:
             self.coordinator.wait_until_over(1.0)
         if self.coordinator.why_failed is not None:
@@ -114,7 +115,7 @@ def elastic_host(
         tasks.append(new_task(index, elastic_variables(os.environ, place, local, nproc.most)))
     hosts = f"{nnodes} host{'s' if nnodes.most > 1 else ''}"
     each = f"{hosts}, {nproc} workers and {spares} spares on each"
-    say(f"elastic: {each}; coordinator at {coordinator}, the first worker here at {own[0][2]}")
+    say(f"elastic: {each}; coordinator at {coordinator}, the first worker here at grpc://{own[0][2]}")
     return ElasticHost(tasks, server, len(nodes.spec) > 1)
 
 

@@ -168,7 +168,7 @@ def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, h
         tasks.append(_task(arguments, count, index, variables))
     threads = tasks[0].environ[THREADS]
     each = f"{threads} thread{'s' if threads != '1' else ''} each"
-    _say(f"{spec}, {count} of them here with {each}, the first at {own[0][2]}")
+    _say(f"{spec}, {count} of them here with {each}, the first at grpc://{own[0][2]}")
     return tasks
 
 

@@ -453,9 +453,13 @@ class Server:
                 check_remote_graph(subgraph, self._allowed_ops)
             devices = {d.name: d.incarnation for d in cut.devices}
             return cut_by_task(
-                subgraph, devices, cut.placement,
-                options.allow_soft_placement, options.optimises, options.log_device_placement,
-            )  # fmt: skip
+                subgraph,
+                devices,
+                cut.placement,
+                soft_placement=options.allow_soft_placement,
+                optimises=options.optimises,
+                logs_placement=options.log_device_placement,
+            )
 
         made, error = _attempt(parts_and_placement)
         self._to_master(ev.GraphCut(cut.token, *(made or ({}, {})), error))

@@ -47,7 +47,11 @@ def devices_of(job: str, index: int) -> list[Device]:
 
 cut_once = functools.lru_cache(1024)(
     lambda nodes, ends, devices, placement: cut_by_task(
-        Subgraph({node.name: node for node in nodes}, *ends), dict(devices), dict(placement), False, False
+        Subgraph({node.name: node for node in nodes}, *ends),
+        dict(devices),
+        dict(placement),
+        soft_placement=False,
+        optimises=False,
     )
 )
 """Simulations have graphs in common; what a seed shows does not depend on who cut them first."""

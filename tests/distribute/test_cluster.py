@@ -418,7 +418,7 @@ def test_a_local_server() -> None:
     assert server.join(DEADLINE_S)
 
 
-def test_the_targets_task_logs_where_operations_run(
+def test_a_cluster_logs_where_operations_run(
     cluster: list[tf.train.Server], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with tf.Graph().as_default():

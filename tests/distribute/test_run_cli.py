@@ -236,7 +236,9 @@ def test_each_task_knows_who_it_is(script: Callable[[str], str], capfd: pytest.C
     assert sorted(out.splitlines()) == [
         f"[worker {r}] worker:{r} {r} 2 127.0.0.1 0 {threads} ['--max_restarts', '-x']" for r in range(2)
     ]
-    assert re.search(rf"2 workers, 2 of them here with .* each, the first at {re.escape(first)}\n", err)
+    assert re.search(
+        rf"2 workers, 2 of them here with .* each, the first at grpc://{re.escape(first)}\n", err
+    )
 
 
 def test_a_failure_has_one_summary_with_the_root_cause(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +20,8 @@ from flowrt.executor.bind.awaited_loops import AwaitedLoops
 from flowrt.executor.kernels import split_call
 from flowrt.executor.kernels.device_backends import HostBackend
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
-from flowrt.graph.ops.state.optimizer_updates import SHARED
+from flowrt.graph.op_def import registered_ops
+from flowrt.graph.ops.state.optimizer_updates import ELEMENTS_PER_CALL
 from flowrt.graph.resources import parts_of_draws
 from tests.executor.fused_sessions import fused_of, wait_for_loops
 from tests.executor.test_verified_programs import UserProgram, check
@@ -208,6 +211,25 @@ def test_an_error_is_raised_when_all_calls_have_ended(three_threads: None) -> No
     assert ended == [1]
 
 
+def test_after_ctrl_c_calls_that_have_begun_end(three_threads: None, ctrl_c: None) -> None:
+    """They write to memory of the caller's, which waits for them."""
+    begun, made = threading.Event(), []
+
+    def call() -> None:
+        if threading.current_thread() is threading.main_thread():
+            begun.wait(60)
+            return
+        begun.set()
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+        made.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_shared([call, call])
+    assert made == [1]
+
+
 def test_a_fork_has_threads_of_its_own(three_threads: None) -> None:
     test_other_threads_take_part_in_the_callers_context(three_threads)
     child = os.fork()
@@ -265,7 +287,7 @@ def _trained(optimizer: Any, size: int) -> Callable[[], Any]:
 def test_a_large_update_is_shared_and_has_the_same_bits(
     shares: list[int], monkeypatch: pytest.MonkeyPatch, optimizer: Any
 ) -> None:
-    size = 2 * SHARED + 5
+    size = 2 * ELEMENTS_PER_CALL + 5
     shared = _values_of(_trained(optimizer, size))
     assert shares == [3, 3, 3]
     monkeypatch.setattr(HostBackend, "share", None)
@@ -278,9 +300,27 @@ def test_a_large_draw_is_shared_and_has_the_same_bits(
     shares: list[int], monkeypatch: pytest.MonkeyPatch, dtype: Any, count: int
 ) -> None:
     def drawn() -> Any:
-        return tf.random_uniform([2 * parts_of_draws.SHARED + 5], dtype=dtype, seed=3)
+        return tf.random_uniform([2 * parts_of_draws.ELEMENTS_PER_CALL + 5], dtype=dtype, seed=3)
 
     shared = _values_of(drawn, steps=2)
     assert shares == [count] * (2 if count else 0)
     monkeypatch.setattr(HostBackend, "share", None)
     np.testing.assert_array_equal(shared, _values_of(drawn, steps=2))
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
+def test_parts_of_draws_are_shared_and_have_the_same_bits(
+    three_threads: None, monkeypatch: pytest.MonkeyPatch, dtype: Any
+) -> None:
+    """Parts begin and end anywhere: within blocks, and with several runs of elements."""
+    monkeypatch.setattr(parts_of_draws, "ELEMENTS_PER_CALL", 64)
+    kernel, position = registered_ops()["RandomUniformAt"].kernel, np.array([1, 2, 3], np.uint64)
+    of = (3, 7, 101)
+    whole = kernel(np, of, position, dtype=dtype)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        begin = [int(rng.integers(0, n)) for n in of]
+        shape = [int(rng.integers(1, n - first + 1)) for first, n in zip(begin, of, strict=True)]
+        part = kernel(np, shape, position, dtype=dtype, of=of, begin=begin, share=run_shared)
+        cut = tuple(slice(first, first + n) for first, n in zip(begin, shape, strict=True))
+        np.testing.assert_array_equal(part, whole[cut])

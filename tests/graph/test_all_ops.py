@@ -302,6 +302,20 @@ def test_an_op_is_not_half_defined() -> None:
     assert "HalfAnOp" not in registered_ops()
 
 
+def test_an_attr_is_not_named_as_what_kernels_are_lent() -> None:
+    with pytest.raises(InvalidArgumentError, match="attrs of 'Shared' with other names than share"):
+        define_op(
+            "Shared",
+            "x: float32 -> float32",
+            attrs="share: float = 0.5",
+            kernel=lambda xp, x, share=0.5: x * share,
+            shape=unchanged,
+            vjp=NONDIFFERENTIABLE,
+            samples=lambda rng: (),
+            doc="",
+        )
+
+
 @pytest.mark.parametrize("name", ["Less", "Shape", "RandomUniform", "Assert", "AssignVariableOp"])
 def test_no_gradient_flows_through_what_cannot_have_one(name: str) -> None:
     assert op_def(name).vjp is op_def(name).jvp is NONDIFFERENTIABLE

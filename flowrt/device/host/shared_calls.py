@@ -20,19 +20,29 @@ Call = Callable[[], object]
 
 def run_shared(calls: Sequence[Call]) -> None:
     """Make ``calls``, each once and in any order, on this thread and on those of `num_threads` that are idle,
-    in copies of the caller's context. Costs about 50 us. Returns when all have ended; an error of one is
-    raised then, and others may not have begun.
+    in copies of the caller's context. Costs about 50 us. Returns when all have ended; an error of one, or
+    Ctrl-C, is raised then, and others may not have begun.
     """
     left = iter(calls)  # threads draw each call once
     others = [_helpers.submit(_all_of(left)) for _ in range(min(num_threads(), len(calls)) - 1)]
     try:
         _run_all(left)
     finally:
+        for _ in left:  # after an error they are not made
+            pass
         begun = [other for other in others if not other.cancel()]
-        if begun:
-            wait(begun)
+        _wait_for(begun)
     for other in begun:
         other.result()
+
+
+def _wait_for(begun: Sequence[Future[None]]) -> None:
+    """Wait until all have ended, also after Ctrl-C: they write to memory of the caller's."""
+    try:
+        wait(begun)
+    except BaseException:
+        _wait_for(begun)
+        raise
 
 
 def _all_of(calls: Iterable[Call]) -> Call:

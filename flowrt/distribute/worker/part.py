@@ -39,13 +39,14 @@ def cut_by_task(
     subgraph: Subgraph,
     devices: Mapping[str, int],
     placement: Mapping[str, str],
+    *,
     soft_placement: bool,
     optimises: bool,
     logs_placement: bool = False,
 ) -> tuple[dict[str, Part], dict[str, str]]:
     """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
-    devices of the operations that name resources. ``logs_placement``: all devices are printed. Raises as
-    placement and the passes do.
+    devices of the operations that name resources. ``logs_placement``: whether each operation's
+    device is printed. Raises as placement and the passes do.
     """
     options = CompileOptions(
         devices=[parse_device(name) for name in devices],

@@ -6,6 +6,8 @@
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
 
+and lends the operations' own kernels its `workspace` and its threads (`share`).
+
 A backend is registered for a device type (`flowrt.executor.kernels.device_backends`); binding asks it for
 each node. For the rest, the operations' own kernels are called with the device's array module.
 """

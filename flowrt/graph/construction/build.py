@@ -434,7 +434,7 @@ def constant_tensor(
     value: np.ndarray[Any, Any] | np.generic, name: str | None = None, source: Source | None = None
 ) -> Tensor:
     """A Const operation that holds ``value``, which must not change later; ``source`` is the user's line."""
-    array = np.asarray(value)  # what NumPy computes from 0-d arrays is none
+    array = np.asarray(value)  # arithmetic on 0-d arrays gives NumPy scalars
     graph = get_default_graph()
     full_name = graph.operation_name(name or "Const")
     dtype = as_dtype(array.dtype)

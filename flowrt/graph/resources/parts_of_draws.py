@@ -22,8 +22,8 @@ from flowrt.graph.resources.random_stream import Draw
 
 CHUNK = 4096
 
-SHARED = 1 << 17
-"""Elements of a call that threads share: 0.4 ms."""
+ELEMENTS_PER_CALL = 1 << 17
+"""Of one thread's share of a draw: 0.4 ms."""
 
 Fill: TypeAlias = Callable[[np.random.Generator, Any], object]
 """``fill(generator, values)`` draws numbers into ``values``, a vector."""
@@ -44,14 +44,16 @@ def by_generator(fill: Fill) -> BlockFill:
     return lambda draw, block, values: fill(draw.generator(block=block), values)
 
 
-def shared(fill: BlockFill, per_block: int, share: Share) -> BlockFill:
-    """``fill``, many values in calls of ``share``, each from its own block on."""
+def in_shared_calls(fill: BlockFill, per_block: int, share: Share) -> BlockFill:
+    """``fill``, with long vectors drawn in several calls, which ``share`` makes."""
 
     def fill_all(draw: Draw, block: int, values: Any) -> None:
-        share([
-            functools.partial(fill, draw, block + first // per_block, values[first : first + SHARED])
-            for first in range(0, values.size, SHARED)
-        ])  # fmt: skip
+        if values.size <= ELEMENTS_PER_CALL:
+            fill(draw, block, values)
+            return
+        starts = range(0, values.size, ELEMENTS_PER_CALL)
+        pieces = [(block + start // per_block, values[start : start + ELEMENTS_PER_CALL]) for start in starts]
+        share([functools.partial(fill, draw, *piece) for piece in pieces])
 
     return fill_all
 

@@ -34,8 +34,8 @@ CHUNK = 16384
 scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
 """
 
-SHARED = 16 * CHUNK
-"""Number of elements that one call of a thread updates: 0.8 ms of Adam's."""
+ELEMENTS_PER_CALL = 16 * CHUNK
+"""Of one thread's share of an update: 0.8 ms of Adam's."""
 
 _USE_LOCKING = "use_locking: bool = False"  # attr of TensorFlow's ops; updates are always atomic here
 
@@ -171,13 +171,17 @@ def _dense(
             gradient, *own = [a[start:stop] for a in flat]
             update(xp, gradient, scratch[:, : stop - start], *own, **numbers)
 
-    step = max(chunk, SHARED)
+    step = max(chunk, ELEMENTS_PER_CALL)
+    if size <= step:
+        update_part(0, size)
+        return
     share([partial(update_part, begin, min(begin + step, size)) for begin in range(0, size, step)])
 
 
 def _sparse(
-    xp: Any, share: Share, update: Any, grad: Any, indices: Any, arrays: list[Any], numbers: Mapping[str, Any]
+    xp: Any, _: Share, update: Any, grad: Any, indices: Any, arrays: list[Any], numbers: Mapping[str, Any]
 ) -> None:
+    """Update the rows of ``indices``, on one thread."""
     row = arrays[0].shape[1:]
     _check_gradient(indices.shape + row, grad.shape)
     check_range(xp, "indices", indices.reshape(-1), arrays[0].shape[0])
