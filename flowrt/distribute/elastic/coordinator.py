@@ -198,7 +198,7 @@ class Coordinator:
         return []
 
     def _begin_deadline(self) -> None:
-        """That of the first epoch, unless it has begun."""
+        """Begin the wait for the first epoch, unless it has begun."""
         if not self._epoch and self._deadline is None:
             self._deadline = self._now + self._timeout_s
 

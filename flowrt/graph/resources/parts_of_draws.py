@@ -23,7 +23,7 @@ from flowrt.graph.resources.random_stream import Draw
 CHUNK = 4096
 
 ELEMENTS_PER_CALL = 1 << 17
-"""Of one thread's share of a draw: 0.4 ms."""
+"""Number of elements that one call draws: 0.4 ms."""
 
 Fill: TypeAlias = Callable[[np.random.Generator, Any], object]
 """``fill(generator, values)`` draws numbers into ``values``, a vector."""

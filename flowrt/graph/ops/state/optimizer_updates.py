@@ -35,7 +35,7 @@ scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0
 """
 
 ELEMENTS_PER_CALL = 16 * CHUNK
-"""Of one thread's share of an update: 0.8 ms of Adam's."""
+"""Number of elements of a variable that one call updates: 0.8 ms of Adam's."""
 
 _USE_LOCKING = "use_locking: bool = False"  # attr of TensorFlow's ops; updates are always atomic here
 
