@@ -269,7 +269,7 @@ def _make(f: _Function, node: Node) -> None:
     shape = f.constant(node, "element_shape", format_element_shape(node.attrs["element_shape"]))
     size = f.moved(node.inputs[0])
     name = f.add(node, tensor_list_reserve, shape, size, element_dtype=node.attrs["dtype"])
-    f.become(node, const, value=np.float32(0), dtype=dtypes.float32)
+    f.become(node, const, value=np.zeros((), np.float32), dtype=dtypes.float32)
     f.alias((node.name, 1), (node.name, 0))
     f.make(node, name)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flowrt.errors import InternalError
@@ -48,6 +49,12 @@ def test_a_control_input_that_does_not_exist_is_refused(good):
 
 def test_a_control_input_given_twice_is_refused(good):
     assert_refused(with_node(good, "y", controls=("x", "x")), "'y'", "once")
+
+
+def test_a_constant_that_is_no_array_is_refused(good):
+    c = good.nodes["c"]
+    attrs = {**c.attrs, "value": np.float32(1)}
+    assert_refused(with_node(good, "c", attrs=attrs), "'c'", "expected an array as the value")
 
 
 def test_an_input_of_another_dtype_is_refused(good):

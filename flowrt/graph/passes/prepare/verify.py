@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from flowrt.dtypes import DType
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
@@ -14,9 +16,9 @@ def verify_subgraph(subgraph: Subgraph) -> None:
     """Raises `InternalError`, naming the first bad node, unless
 
     nodes are stored under their own names, after their inputs and control inputs; inputs and controls exist,
-    each control once; input and output dtypes are those of the op's signature; feeds, fetches and targets
-    exist; functions satisfy these rules too, and have a parameter of its dtype for each argument of their
-    owner.
+    each control once; values are arrays; input and output dtypes are those of the op's signature; feeds,
+    fetches and targets exist; functions satisfy these rules too, and have a parameter of its dtype for each
+    argument of their owner.
     """
     seen: dict[str, Node] = {}
     for name, node in subgraph.nodes.items():
@@ -44,6 +46,8 @@ def _faults(name: str, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
             yield f"expected control input {control!r} to come before it"
     if len(set(node.controls)) != len(node.controls):
         yield f"expected each control input once; got {', '.join(node.controls)}"
+    if isinstance(value := node.attrs.get("value"), np.generic):
+        yield f"expected an array as the value; got {value!r}"
     yield from _dtype_faults(node, seen)
     for function in owned_subgraphs(node.attrs):
         yield from _function_faults(function, node, seen)
