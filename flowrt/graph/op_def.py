@@ -11,11 +11,10 @@
   which GraphDef functions refer to; the default is "output";
 * the attributes, ``"axis: int = 0, dtype: type"``: see `parse_attrs`;
 * ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
-* ``kernel(xp, *inputs, out=None, workspace=None, share=in_turn, **attrs)``: the computation, over the array
-  module ``xp`` (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array;
-  one that has ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays
-  if it is None; one that has ``share`` computes large arrays in parts, by a `Share`. Kernels receive only the
-  attrs they name;
+* ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
+  (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
+  ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays if it is
+  None. Kernels receive only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free.
   No gradient flows through an op that changes or names resources, or without an input and an output of a
   dtype that can have one: it needs neither. The jvp defaults to the transpose of the vjp;
@@ -353,7 +352,6 @@ class OpDef(Generic[Result_co]):
     """The attrs that ``loop.build`` reads."""
     takes_out: bool
     takes_workspace: bool
-    takes_share: bool
     effect: Effect
     state: Callable[[Node], Any] | None
     waits: bool
@@ -422,7 +420,7 @@ _builders: list[_Builder] = []
 _registry: dict[str, OpDef] = {}
 
 
-LENT_TO_KERNELS = frozenset({"out", "workspace", "share", "state"})
+LENT_TO_KERNELS = frozenset({"out", "workspace", "state"})
 """Parameters of kernels that are no attrs."""
 
 
@@ -492,7 +490,6 @@ def define_op(
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
         takes_workspace="workspace" in parameters,
-        takes_share="share" in parameters,
         **effects._asdict(),
         **traits._asdict(),
     )  # fmt: skip

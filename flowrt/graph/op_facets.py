@@ -20,22 +20,8 @@ if TYPE_CHECKING:
 # --- functions
 
 
-class Share(Protocol):
-    """``share(calls)`` makes independent calls, maybe on several threads, and returns when all have ended."""
-
-    def __call__(self, calls: Sequence[Callable[[], object]], /) -> object: ...
-
-
-def in_turn(calls: Sequence[Callable[[], object]]) -> None:
-    """The `Share` of one thread."""
-    for call in calls:
-        call()
-
-
 class Kernel(Protocol):
-    """``kernel(xp, *inputs, out=None, workspace=None, share=in_turn, **attrs)``: the computation, over an
-    array module.
-    """
+    """``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over an array module."""
 
     def __call__(self, xp: Any, /, *inputs: Any, **options: Any) -> Any: ...
 

@@ -18,11 +18,7 @@ from flowrt.device.host.shared_calls import run_shared
 from flowrt.executor.bind import bind_kernel
 from flowrt.executor.bind.awaited_loops import AwaitedLoops
 from flowrt.executor.kernels import split_call
-from flowrt.executor.kernels.device_backends import HostBackend
 from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
-from flowrt.graph.op_def import registered_ops
-from flowrt.graph.ops.state.optimizer_updates import ELEMENTS_PER_CALL
-from flowrt.graph.resources import parts_of_draws
 from tests.executor.fused_sessions import fused_of, wait_for_loops
 from tests.executor.test_verified_programs import UserProgram, check
 
@@ -240,87 +236,3 @@ def test_a_fork_has_threads_of_its_own(three_threads: None) -> None:
         finally:
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
-
-
-# --- kernels that share their own parts
-
-
-@pytest.fixture
-def shares(monkeypatch: pytest.MonkeyPatch, three_threads: None) -> list[int]:
-    """The numbers of calls that kernels shared; loops are not compiled."""
-    found: list[int] = []
-
-    def share(calls: Any) -> None:
-        found.append(len(calls))
-        run_shared(calls)
-
-    monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr(HostBackend, "share", staticmethod(share))
-    return found
-
-
-def _values_of(make: Callable[[], Any], steps: int = 3) -> list[Any]:
-    with tf.Graph().as_default():
-        value = make()
-        with tf.Session() as session:
-            session.run(tf.global_variables_initializer())
-            return [session.run(value) for _ in range(steps)]
-
-
-def _trained(optimizer: Any, size: int) -> Callable[[], Any]:
-    def make() -> Any:
-        weights = tf.Variable(_floats(size))
-        with tf.control_dependencies([optimizer().minimize(tf.reduce_sum(tf.square(weights)))]):
-            return weights.read_value()
-
-    return make
-
-
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: tf.train.AdamOptimizer(0.1),
-        lambda: tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
-        lambda: tf.train.FtrlOptimizer(0.1),
-    ],
-)
-def test_a_large_update_is_shared_and_has_the_same_bits(
-    shares: list[int], monkeypatch: pytest.MonkeyPatch, optimizer: Any
-) -> None:
-    size = 2 * ELEMENTS_PER_CALL + 5
-    shared = _values_of(_trained(optimizer, size))
-    assert shares == [3, 3, 3]
-    monkeypatch.setattr(HostBackend, "share", None)
-    np.testing.assert_array_equal(shared, _values_of(_trained(optimizer, size)))
-    assert shares == [3, 3, 3]
-
-
-@pytest.mark.parametrize(("dtype", "count"), [(tf.float32, 3), (tf.float64, 3), (tf.bfloat16, 0)], ids=str)
-def test_a_large_draw_is_shared_and_has_the_same_bits(
-    shares: list[int], monkeypatch: pytest.MonkeyPatch, dtype: Any, count: int
-) -> None:
-    def drawn() -> Any:
-        return tf.random_uniform([2 * parts_of_draws.ELEMENTS_PER_CALL + 5], dtype=dtype, seed=3)
-
-    shared = _values_of(drawn, steps=2)
-    assert shares == [count] * (2 if count else 0)
-    monkeypatch.setattr(HostBackend, "share", None)
-    np.testing.assert_array_equal(shared, _values_of(drawn, steps=2))
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float64])
-def test_parts_of_draws_are_shared_and_have_the_same_bits(
-    three_threads: None, monkeypatch: pytest.MonkeyPatch, dtype: Any
-) -> None:
-    """Parts begin and end anywhere: within blocks, and with several runs of elements."""
-    monkeypatch.setattr(parts_of_draws, "ELEMENTS_PER_CALL", 64)
-    kernel, position = registered_ops()["RandomUniformAt"].kernel, np.array([1, 2, 3], np.uint64)
-    of = (3, 7, 101)
-    whole = kernel(np, of, position, dtype=dtype)
-    rng = np.random.default_rng(0)
-    for _ in range(20):
-        begin = [int(rng.integers(0, n)) for n in of]
-        shape = [int(rng.integers(1, n - first + 1)) for first, n in zip(begin, of, strict=True)]
-        part = kernel(np, shape, position, dtype=dtype, of=of, begin=begin, share=run_shared)
-        cut = tuple(slice(first, first + n) for first, n in zip(begin, shape, strict=True))
-        np.testing.assert_array_equal(part, whole[cut])

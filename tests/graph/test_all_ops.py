@@ -303,12 +303,12 @@ def test_an_op_is_not_half_defined() -> None:
 
 
 def test_an_attr_is_not_named_as_what_kernels_are_lent() -> None:
-    with pytest.raises(InvalidArgumentError, match="attrs of 'Shared' with other names than share"):
+    with pytest.raises(InvalidArgumentError, match="attrs of 'Scratch' with other names than workspace"):
         define_op(
-            "Shared",
+            "Scratch",
             "x: float32 -> float32",
-            attrs="share: float = 0.5",
-            kernel=lambda xp, x, share=0.5: x * share,
+            attrs="workspace: float = 0.5",
+            kernel=lambda xp, x, workspace=0.5: x * workspace,
             shape=unchanged,
             vjp=NONDIFFERENTIABLE,
             samples=lambda rng: (),

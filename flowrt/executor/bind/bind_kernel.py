@@ -149,8 +149,6 @@ class KernelBinder:
             own["state"] = self._resource(node)
         if node.op.takes_workspace and self._backend.workspace is not None:
             own["workspace"] = self._backend.workspace
-        if node.op.takes_share and self._backend.share is not None:
-            own["share"] = self._backend.share
         if own:
             function = functools.partial(function, **own)
         if writes and writes[0].slot is None:

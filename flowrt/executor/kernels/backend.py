@@ -6,8 +6,6 @@
     group     the compiled loop of a fusion group
     update    the compiled loop of an operation that writes variables
 
-and lends the operations' own kernels its `workspace` and its threads (`share`).
-
 A backend is registered for a device type (`flowrt.executor.kernels.device_backends`); binding asks it for
 each node. For the rest, the operations' own kernels are called with the device's array module.
 """
@@ -23,7 +21,6 @@ from flowrt.executor.kernels.loop_operands import GroupKernel
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.instruction import Action
 from flowrt.graph.node import Node, TensorSpec
-from flowrt.graph.op_facets import Share
 
 
 class Backend:
@@ -33,9 +30,6 @@ class Backend:
 
     compiles_control = False
     """Whether loops and branches over small tensors become machine code."""
-
-    share: Share | None = None
-    """Threads for kernels that can use several; None: one."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

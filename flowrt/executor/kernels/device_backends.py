@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, final
 
 from flowrt.device.device import Device
-from flowrt.device.host.shared_calls import run_shared
 from flowrt.device.workspace import Workspace
 from flowrt.executor.kernels.backend import Backend
 from flowrt.executor.kernels.bound_primitive import bound_primitive
@@ -28,7 +27,6 @@ class HostBackend(Backend):
     """oneDNN, BLAS, and loops by LLVM."""
 
     compiles_control = True
-    share = staticmethod(run_shared)
 
     kernel = staticmethod(host_kernel)
     scalar_code = staticmethod(scalar_code)

@@ -14,7 +14,6 @@ from flowrt.device.llvm.host_pool import PARALLEL_NS, run_in_parallel
 from flowrt.dtypes import DType
 from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.op_facets import Share, in_turn
 from flowrt.graph.ops.random.random_ops import random_uniform_op
 from flowrt.graph.resources.parts_of_draws import Part, fill_equal
 from flowrt.graph.resources.random_stream import Draw, RandomStream
@@ -38,11 +37,10 @@ def _uniform(
     out: Any = None,
     of: Sequence[int] = (),
     begin: Sequence[int] = (),
-    share: Share = in_turn,
 ) -> Any:
     is_direct = out is None or (out.dtype == dtype.np and out.flags.carray)
     if dtype.name not in PER_BLOCK or not is_direct:
-        return op.kernel(xp, shape, dtype=dtype, state=state, out=out, of=of, begin=begin, share=share)
+        return op.kernel(xp, shape, dtype=dtype, state=state, out=out, of=of, begin=begin)
     values = np.empty(shape, dtype.np) if out is None else out
     fill_equal(state.draw(), values, Part(of, begin), PER_BLOCK[dtype.name], _fill)
     return values

@@ -9,7 +9,6 @@ tensor.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +16,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from flowrt.graph.op_facets import Share
 from flowrt.graph.resources.random_stream import Draw
 
 CHUNK = 4096
-
-ELEMENTS_PER_CALL = 1 << 17
-"""Number of elements that one call draws: 0.4 ms."""
 
 Fill: TypeAlias = Callable[[np.random.Generator, Any], object]
 """``fill(generator, values)`` draws numbers into ``values``, a vector."""
@@ -42,20 +37,6 @@ class Part(NamedTuple):
 def by_generator(fill: Fill) -> BlockFill:
     """``fill`` with a generator that begins at the block."""
     return lambda draw, block, values: fill(draw.generator(block=block), values)
-
-
-def in_shared_calls(fill: BlockFill, per_block: int, share: Share) -> BlockFill:
-    """``fill``, with long vectors drawn in several calls, which ``share`` makes."""
-
-    def fill_all(draw: Draw, block: int, values: Any) -> None:
-        if values.size <= ELEMENTS_PER_CALL:
-            fill(draw, block, values)
-            return
-        starts = range(0, values.size, ELEMENTS_PER_CALL)
-        pieces = [(block + start // per_block, values[start : start + ELEMENTS_PER_CALL]) for start in starts]
-        share([functools.partial(fill, draw, *piece) for piece in pieces])
-
-    return fill_all
 
 
 def fill_equal(draw: Draw, values: Any, part: Part, per_block: int, fill: BlockFill) -> None:

@@ -32,18 +32,11 @@ from flowrt.graph.op_def import (
     define_op,
     sample,
 )
-from flowrt.graph.op_facets import BatchRule, Kernel, Share, Vjp, in_turn
+from flowrt.graph.op_facets import BatchRule, Kernel, Vjp
 from flowrt.graph.ops.base.identities import result_shape
 from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import equal, less, select_v2
-from flowrt.graph.resources.parts_of_draws import (
-    Fill,
-    Part,
-    by_generator,
-    fill_chunks,
-    fill_equal,
-    in_shared_calls,
-)
+from flowrt.graph.resources.parts_of_draws import Fill, Part, by_generator, fill_chunks, fill_equal
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.source import misuse
 from flowrt.graph.typing import NumericLike, ShapeTensorLike
@@ -128,7 +121,6 @@ def _uniform(
     out: Any = None,
     of: Sequence[int] = (),
     begin: Sequence[int] = (),
-    share: Share = in_turn,
 ) -> Any:
     draw = state.draw()
     if (bits := _MANTISSA_BITS.get(dtype)) is not None:
@@ -140,7 +132,7 @@ def _uniform(
     values = out if is_direct else np.empty(shape, dtype.np)
     per_block = 32 // dtype.np.itemsize
     fill = by_generator(lambda rng, v: rng.random(out=v, dtype=dtype.np.type))
-    fill_equal(draw, values, Part(of, begin), per_block, in_shared_calls(fill, per_block, share))
+    fill_equal(draw, values, Part(of, begin), per_block, fill)
     return out if is_direct else deliver(xp, values, dtype, out)
 
 

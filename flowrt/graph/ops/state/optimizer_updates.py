@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -21,7 +20,7 @@ import numpy as np
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_op, parse_attrs
-from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Share, in_turn
+from flowrt.graph.op_facets import Kernel, Loop, LoopRule
 from flowrt.graph.ops.array.scatter_rows import folded_by_id
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take
 from flowrt.graph.ops.state import update_loops
@@ -33,9 +32,6 @@ CHUNK = 16384
 """Number of elements: 64 KiB of float32, so that the chunks of a variable, two slots, the gradient and the
 scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
 """
-
-ELEMENTS_PER_CALL = 16 * CHUNK
-"""Number of elements of a variable that one call updates: 0.8 ms of Adam's."""
 
 _USE_LOCKING = "use_locking: bool = False"  # attr of TensorFlow's ops; updates are always atomic here
 
@@ -115,7 +111,6 @@ class UpdateRule:
             use_nesterov: bool = False,
             update_slots: bool = True,
             multiply_linear_by_lr: bool = False,
-            share: Share = in_turn,
         ) -> None:
             options = {
                 "use_nesterov": use_nesterov,
@@ -127,7 +122,7 @@ class UpdateRule:
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
             numbers = {**given, **{key: options[key] for key in own}}
             with held(locks_of(resources)):
-                apply(xp, share, self.update, *gradient, _arrays(resources), numbers)
+                apply(xp, self.update, *gradient, _arrays(resources), numbers)
 
         return kernel
 
@@ -155,33 +150,21 @@ def _arrays(resources: Sequence[VariableResource]) -> list[Any]:
     return arrays
 
 
-def _dense(
-    xp: Any, share: Share, update: Any, grad: Any, arrays: list[Any], numbers: Mapping[str, Any]
-) -> None:
+def _dense(xp: Any, update: Any, grad: Any, arrays: list[Any], numbers: Mapping[str, Any]) -> None:
     if grad.shape != arrays[0].shape:
         _check_gradient(arrays[0].shape, grad.shape)
-    flat = [grad.reshape(-1), *(a.reshape(-1) for a in arrays)]
-    size, dtype = flat[0].size, flat[0].dtype
-    chunk = CHUNK if xp is np else max(1, size)  # the cache is a CPU's; a GPU wants few launches
-
-    def update_part(begin: int, end: int) -> None:
-        scratch = xp.empty((2, min(chunk, end - begin)), dtype)
-        for start in range(begin, end, chunk):
-            stop = min(start + chunk, end)
-            gradient, *own = [a[start:stop] for a in flat]
-            update(xp, gradient, scratch[:, : stop - start], *own, **numbers)
-
-    step = max(chunk, ELEMENTS_PER_CALL)
-    if size <= step:
-        update_part(0, size)
-        return
-    share([partial(update_part, begin, min(begin + step, size)) for begin in range(0, size, step)])
+    flat = [a.reshape(-1) for a in arrays]
+    gradient = grad.reshape(-1)
+    chunk = CHUNK if xp is np else max(1, gradient.size)  # the cache is a CPU's; a GPU wants few launches
+    scratch = xp.empty((2, min(chunk, gradient.size)), gradient.dtype)
+    for start in range(0, gradient.size, chunk):
+        end = min(start + chunk, gradient.size)
+        update(xp, gradient[start:end], scratch[:, : end - start], *[a[start:end] for a in flat], **numbers)
 
 
 def _sparse(
-    xp: Any, _: Share, update: Any, grad: Any, indices: Any, arrays: list[Any], numbers: Mapping[str, Any]
+    xp: Any, update: Any, grad: Any, indices: Any, arrays: list[Any], numbers: Mapping[str, Any]
 ) -> None:
-    """Update the rows of ``indices``, on one thread."""
     row = arrays[0].shape[1:]
     _check_gradient(indices.shape + row, grad.shape)
     check_range(xp, "indices", indices.reshape(-1), arrays[0].shape[0])
