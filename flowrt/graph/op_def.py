@@ -424,6 +424,15 @@ LENT_TO_KERNELS = frozenset({"out", "workspace", "state"})
 """Parameters of kernels that are no attrs."""
 
 
+def _check_attr_names(name: str, read: Collection[str]) -> None:
+    """Raises `InvalidArgumentError` for attrs that the kernel of op ``name`` reads and could not get."""
+    if taken := LENT_TO_KERNELS.intersection(read):
+        raise InvalidArgumentError(
+            f"define_op: expected attrs of {name!r} with other names than {', '.join(sorted(taken))}: "
+            "parameters with which kernels get something else"
+        )
+
+
 def set_builder(build: _Builder) -> None:
     """Set the function that adds operations to a graph; called by `flowrt.graph.construction.build`."""
     _builders[:] = [build]
@@ -464,11 +473,7 @@ def define_op(
     attrs = parse_attrs(attrs) if isinstance(attrs, str) else attrs
     parameters = () if isinstance(kernel, Ufunc) else _parameters_of(kernel)
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
-    if taken := known & LENT_TO_KERNELS.intersection(parameters):
-        raise InvalidArgumentError(
-            f"define_op: expected attrs of {name!r} with other names than {', '.join(sorted(taken))}: "
-            "parameters with which kernels get something else"
-        )
+    _check_attr_names(name, known.intersection(parameters))
     if shape is None and not outputs:
         shape = _no_outputs
     if vjp is None and (

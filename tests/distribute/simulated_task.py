@@ -52,6 +52,7 @@ cut_once = functools.lru_cache(1024)(
         dict(placement),
         soft_placement=False,
         optimises=False,
+        logs_placement=False,
     )
 )
 """Simulations have graphs in common; what a seed shows does not depend on who cut them first."""

@@ -25,7 +25,9 @@ def part_here(build: Callable[[], Any], cpus: int = 1) -> CompiledPart:
     with tf.Graph() as graph, tf.device(HERE + "/cpu:0"):
         fetched = build()
     subgraph = extract(graph, [fetched], [], {})
-    parts, _ = cut_by_task(subgraph, dict.fromkeys(names, 1), {}, soft_placement=False, optimises=False)
+    parts, _ = cut_by_task(
+        subgraph, dict.fromkeys(names, 1), {}, soft_placement=False, optimises=False, logs_placement=False
+    )
     containers = Containers()
     containers.open("s", is_isolated=False)
     return CompiledPart(parts[HERE].subgraph, devices, containers.of("s"), False)

@@ -42,7 +42,7 @@ def cut_by_task(
     *,
     soft_placement: bool,
     optimises: bool,
-    logs_placement: bool = False,
+    logs_placement: bool,
 ) -> tuple[dict[str, Part], dict[str, str]]:
     """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
     devices of the operations that name resources. ``logs_placement``: whether each operation's
